@@ -1,3 +1,117 @@
-//! Durable background jobs inside your app, in one file.
+//! Durable background jobs inside your app, in one file: a retry never repeats what already happened, and when the truth cannot
+//! be known it stops and asks a person.
+//!
+//! A job's id comes from its **intent** (kind and key), not from the attempt. Each outside **effect** is recorded before the call
+//! and confirmed after it, with one idempotency key on every attempt. A retry resumes: what is confirmed is skipped, what is
+//! unknown is asked about, never blindly repeated. App tables, follow-up jobs and the job's progress **commit** in one redb
+//! transaction. Claims are leases with fencing tokens. When retries end, a **dead letter** shows a person what failed, what was
+//! done and what has to be decided.
+//!
+//! ```
+//! use onceward::{prelude::*, redb::TableDefinition};
+//! use serde::{Deserialize, Serialize};
+//! use std::time::Duration;
+//!
+//! const NOTES: TableDefinition<u64, &str> = TableDefinition::new("notes");
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Notify { user: u64 }
+//! impl Job for Notify {
+//!     const KIND: &'static str = "notify";
+//!     fn key(&self) -> JobKey { format!("user/{}", self.user).into() }
+//!     fn effects() -> Vec<EffectCard> { vec![Push::card()] }
+//! }
+//!
+//! #[derive(Serialize, Deserialize)]
+//! struct Push { user: u64 }
+//! impl Effect for Push {
+//!     type Result = String;
+//!     const NAME: &'static str = "push";
+//!     fn says(&self) -> String { format!("Tell user {} that the payment arrived", self.user) }
+//!     fn recovery() -> Recovery { Recovery::same_key(Duration::from_secs(24 * 3600)) }
+//! }
+//!
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("app.redb");
+//! let jobs = Jobs::open(&path)
+//!     .effect(|push: &Push, key| Ok(format!("msg-{}-{}", push.user, &key.as_str()[..8]))) // call the provider here
+//!     .on(|cx: &Cx, job: Notify| {
+//!         let message = cx.effect(Push { user: job.user })?;      // once, however often this runs
+//!         cx.finish(move |tx| {                                   // app rows and the job's end together
+//!             tx.open_table(NOTES)?.insert(job.user, message.as_str())?;
+//!             Ok(())
+//!         })
+//!     })
+//!     .start()?;
+//! let id = jobs.enqueue(&Notify { user: 7 })?.id();
+//! assert_eq!(jobs.wait(id, Duration::from_secs(10))?, onceward::State::Done);
+//! assert!(!jobs.enqueue(&Notify { user: 7 })?.is_new()); // the same intent is the same job
+//! jobs.shutdown(Duration::from_secs(5))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | (none) | everything blocking: threads, effects, letters, proof log; no runtime |
+//! | `tokio` | async handlers, performers and probes, on a given runtime or one of our own |
+//! | `jiff` | local UTC offsets in the [`ProofLog`] |
+//! | `testkit` | manual clock, simulated disk, run-until-idle: the module `testkit` |
+//!
+//! Async twins of the blocking verbs (`enqueue_async`, `transact_async`, ..) work on any runtime and without the feature. A
+//! blocking verb called on an async worker thread blocks it for about one commit.
+
+pub use redb;
+
+#[doc(hidden)]
+pub mod clock;
+mod desk;
+mod engine;
+mod error;
+mod handler;
+mod jobs;
+#[doc(hidden)]
 pub mod model;
+pub mod observe;
+#[doc(hidden)]
 pub mod rules;
+#[doc(hidden)]
+pub mod store;
+#[cfg(feature = "testkit")]
+pub mod testkit;
+#[doc(hidden)]
+pub mod wheel;
+
+pub use desk::{Choice, DeadLetter, Decision, LedgerLine};
+pub use error::{Error, Setup};
+pub use handler::async_cx::AsyncCx;
+pub use handler::cx::{Cx, Stored};
+pub use handler::effect::{Effect, LookUp, Undo};
+pub use handler::fail::{Fail, FailExt, Outcome};
+pub use handler::job::Job;
+pub use handler::tx::Tx;
+pub use jobs::{Builder, Jobs, Report, Scope};
+pub use model::Limits;
+pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappened, Risk};
+pub use model::id::{EffectId, IdempotencyKey, JobId, JobKey};
+pub use model::job::{Codec, Enqueued, State};
+pub use model::letter::{Entry, Signed, Verdict, Why};
+pub use model::policy::{Backoff, Keep, OnInterrupt, Policy};
+pub use model::question::Question;
+pub use observe::{AttemptLine, ProofLog, Sink, Snapshot};
+pub use rules::Refusal;
+pub use store::{AppRead, StoreError};
+
+/// What most programs need.
+pub mod prelude {
+    pub use crate::{
+        AsyncCx, Cx, Effect, EffectCard, Enqueued, Fail, FailExt, IdempotencyKey, Job, JobKey, Jobs, Outcome, Policy,
+        Recovery, Risk, Tx, Undo,
+    };
+}
+
+// The README's code compiles as it stands.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

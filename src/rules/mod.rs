@@ -1,0 +1,197 @@
+//! Pure decisions: `(record, event, now, draw) -> Change | Refusal`.
+//!
+//! "Run again, give up, or ask" is decided here and nowhere else. No I/O, no clock, no randomness, no threads: time and chance
+//! are arguments. A [`Change`] can only be built here; the store writes it, and the facts in it are reported after the commit.
+
+pub mod admit;
+pub mod effect;
+mod ending;
+#[cfg(test)]
+mod explore;
+#[cfg(test)]
+mod fixture;
+#[cfg(any(test, feature = "testkit"))]
+pub mod invariants;
+mod learn;
+pub mod letter;
+pub mod lifecycle;
+pub mod look;
+mod moves;
+mod proof;
+mod recover;
+pub mod retry;
+#[cfg(test)]
+mod states;
+
+use crate::model::effect::EffectRecord;
+use crate::model::fact::Fact;
+use crate::model::id::{EffectId, Token};
+use crate::model::job::{JobRecord, JobState, Memo, State};
+use crate::model::letter::{Entry, LetterRecord};
+use crate::model::time::{Now, Wall};
+
+/// What a decision wants written, all of it in one transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Change {
+    pub(crate) before: Option<JobState>,
+    pub(crate) record: JobRecord,
+    pub(crate) effects: Vec<EffectRecord>,
+    pub(crate) memo: Option<Memo>,
+    pub(crate) journal: Vec<Entry>,
+    pub(crate) letter: LetterMove,
+    pub(crate) prune: Option<Wall>,
+    pub(crate) facts: Vec<Fact>,
+    /// An effect that nobody was sure of is settled by this change.
+    settled: bool,
+    /// The claim that ends with this change was not an attempt after all.
+    given_back: bool,
+}
+
+/// What becomes of a job's letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LetterMove {
+    /// Nothing.
+    Keep,
+    /// It is created or replaced.
+    Put(LetterRecord),
+    /// It is answered.
+    Remove,
+}
+
+impl Change {
+    /// The state before; `None` for a new job.
+    pub fn before(&self) -> Option<&JobState> {
+        self.before.as_ref()
+    }
+    /// The record as it will stand.
+    pub fn record(&self) -> &JobRecord {
+        &self.record
+    }
+    /// Effect records to write.
+    pub fn effects(&self) -> &[EffectRecord] {
+        &self.effects
+    }
+    /// A step or commit to remember.
+    pub fn memo(&self) -> Option<&Memo> {
+        self.memo.as_ref()
+    }
+    /// Lines to append to the history.
+    pub fn journal(&self) -> &[Entry] {
+        &self.journal
+    }
+    /// What becomes of the letter.
+    pub fn letter(&self) -> &LetterMove {
+        &self.letter
+    }
+    /// When the rows of a job that ends with this change may be pruned; `None`: it does not end here, or is kept for ever.
+    pub fn prune(&self) -> Option<Wall> {
+        self.prune
+    }
+    /// What becomes true with the commit.
+    pub fn facts(&self) -> &[Fact] {
+        &self.facts
+    }
+
+    /// A bare move, for the tests of the store: no rule was asked.
+    #[cfg(test)]
+    pub(crate) fn bare(before: &JobRecord, to: JobState) -> Self {
+        let mut change = Self::of(before);
+        change.record.state = to;
+        change
+    }
+    fn of(before: &JobRecord) -> Self {
+        Self {
+            before: Some(before.state.clone()),
+            record: before.clone(),
+            effects: Vec::new(),
+            memo: None,
+            journal: Vec::new(),
+            letter: LetterMove::Keep,
+            prune: None,
+            facts: Vec::new(),
+            settled: false,
+            given_back: false,
+        }
+    }
+    fn move_to(&mut self, state: JobState) {
+        let due = match &state {
+            JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => Some(*due),
+            JobState::Ready { .. }
+            | JobState::Running { .. }
+            | JobState::NeedsDecision
+            | JobState::Dead
+            | JobState::Ended { .. } => None,
+        };
+        self.facts.push(Fact::Moved { job: self.record.id, to: State::from(&state), due });
+        self.record.state = state;
+    }
+    fn note(&mut self, entry: Entry) {
+        self.journal.push(entry);
+    }
+}
+
+/// Why an event cannot happen to a job as it stands.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Another claim, a decision or the job's end came first.
+    #[error("the lease is over: this attempt was fenced, and what it still tries to change is refused")]
+    Fenced,
+    /// Tokens rise with every claim; this one is not above the last.
+    #[error("the token {given} is not above {last}, the last one of this job: a claim needs a new token")]
+    OldToken {
+        /// The job's last token.
+        last: Token,
+        /// The one that was given.
+        given: Token,
+    },
+    /// The job is not in a state in which this can happen.
+    #[error("this cannot be done while the job is {0:?}")]
+    WrongState(State),
+    /// A decision on an older view.
+    #[error("the letter changed since it was shown (revision {shown}, now {now}): look at it again and decide anew")]
+    Stale {
+        /// The revision that was shown.
+        shown: u32,
+        /// The revision now.
+        now: u32,
+    },
+    /// Every unresolved effect needs an answer first.
+    #[error("say first whether these happened: {}", list(.0))]
+    Unresolved(Vec<EffectId>),
+    /// This is not one of the valid choices.
+    #[error("not a valid choice here: {0}")]
+    NotAChoice(String),
+    /// Calls are still running.
+    #[error("a call of {0} is still running: wait for its end")]
+    CallRunning(EffectId),
+    /// Effects without an answer forbid ending as success.
+    #[error("the job cannot end as success before these are answered: {}", list(.0))]
+    Gate(Vec<EffectId>),
+}
+
+fn list(ids: &[EffectId]) -> String {
+    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// What is known about the calls of one effect, at the moment of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallFacts {
+    /// An earlier call is still inside its performer, for this many ms.
+    pub running_ms: Option<u64>,
+    /// Monotonic ms since the last call surely ended; since the process start if that is later. Counts only while none runs.
+    pub quiet_ms: u64,
+    /// Wall ms since the first call under the present key; `None` if the clock is not trustworthy: the key counts as over.
+    pub key_age_ms: Option<u64>,
+}
+
+/// Time, chance and facts of one decision.
+#[derive(Clone, Copy)]
+pub struct Env<'a> {
+    /// Both clocks.
+    pub now: Now,
+    /// A uniformly drawn number, for jitter.
+    pub draw: u64,
+    /// What is known about an effect's calls.
+    pub calls: &'a dyn Fn(&EffectRecord) -> CallFacts,
+}

@@ -1,0 +1,479 @@
+//! The face for people: dead letters, their questions, and decisions. Only valid choices; every act signed and kept.
+
+use crate::engine::core::Core;
+use crate::engine::ops::named;
+use crate::error::Error;
+use crate::handler::reply::{Answer, answer};
+use crate::handler::shared::{Changed, InsideTransaction, store_error};
+use crate::jobs::Jobs;
+use crate::model::effect::{EffectRecord, EffectState, Risk, Stored};
+use crate::model::id::{EffectId, JobId};
+use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
+use crate::model::time::Wall;
+use crate::rules::Refusal;
+use crate::rules::letter::{self, Choice as Valid};
+use crate::store::{Lane, Op, StoreError, View, Write};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A job that ended its automatic life: what failed, what was done, and what a person is asked.
+#[derive(Clone, Debug)]
+pub struct DeadLetter {
+    job: JobId,
+    revision: u32,
+    kind: String,
+    key: String,
+    title: String,
+    why: Why,
+    error: String,
+    created: Wall,
+    attempts: u32,
+    ledger: Vec<LedgerLine>,
+    questions: Vec<Question>,
+    choices: Vec<Choice>,
+    history: Vec<Entry>,
+}
+
+/// One effect of a letter's job, as a person sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LedgerLine {
+    /// Name and part.
+    pub id: EffectId,
+    /// One plain sentence.
+    pub says: String,
+    /// Where it stands.
+    pub state: EffectState,
+    /// What can go wrong when it happens twice.
+    pub risk: Risk,
+    /// The provider's operation id.
+    pub reference: Option<String>,
+    /// What the provider was given; look it up with this.
+    pub idempotency_key: String,
+    /// Where to look it up: address and what to do there.
+    pub look_up: Option<(String, String)>,
+    /// The last error of a call or probe.
+    pub error: Option<String>,
+    /// How often the provider was called.
+    pub calls: u32,
+    /// The job that would compensate it, as kind and key.
+    pub undo: Option<(String, String)>,
+}
+
+/// Something a person may decide, with what will and will not happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Choice {
+    /// In a few words.
+    pub label: String,
+    /// What will happen.
+    pub will: Vec<String>,
+    /// What will not happen.
+    pub will_not: Vec<String>,
+}
+
+impl DeadLetter {
+    /// The job.
+    pub fn job(&self) -> JobId {
+        self.job
+    }
+    /// Its kind as stored at enqueue.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+    /// Its key.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+    /// What the app calls it.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+    /// Why it is here.
+    pub fn why(&self) -> Why {
+        self.why
+    }
+    /// What went wrong last.
+    pub fn error(&self) -> &str {
+        &self.error
+    }
+    /// When the letter was created.
+    pub fn created(&self) -> SystemTime {
+        self.created.to_system()
+    }
+    /// Attempts so far.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+    /// Which view of the job this is: a decision on an older one is refused.
+    pub fn revision(&self) -> u32 {
+        self.revision
+    }
+    /// Every effect, each with its state: done, not sure, not done.
+    pub fn ledger(&self) -> &[LedgerLine] {
+        &self.ledger
+    }
+    /// What a person is asked.
+    pub fn questions(&self) -> &[Question] {
+        &self.questions
+    }
+    /// The valid choices.
+    pub fn choices(&self) -> &[Choice] {
+        &self.choices
+    }
+    /// What happened to the job, oldest first.
+    pub fn history(&self) -> &[Entry] {
+        &self.history
+    }
+    /// The question in plain words.
+    pub fn headline(&self) -> String {
+        let says =
+            |id: &EffectId| self.ledger.iter().find(|l| l.id == *id).map_or_else(|| id.to_string(), |l| l.says.clone());
+        match self.questions.first() {
+            Some(Question::DidItHappen { effect }) => format!("Did this happen: {}?", says(effect)),
+            Some(Question::RequestChanged { effect }) => {
+                format!("{} was asked for before, and now something else is. Did the first one happen?", says(effect))
+            }
+            Some(Question::RequestUnreadable { effect }) => {
+                format!("This version of the app cannot read what it asked for: {}. Did it happen?", says(effect))
+            }
+            Some(Question::ResultLost { effect }) => {
+                format!("This happened, but the answer is lost: {}. What is its reference?", says(effect))
+            }
+            Some(Question::Undeclared { effect }) => {
+                format!("This version of the app no longer knows this effect: {}. What now?", says(effect))
+            }
+            Some(Question::Conflict { effect }) => {
+                format!("There are two different accounts of this: {}. Which one is true?", says(effect))
+            }
+            Some(Question::WhatNow) | None => format!("{}: {}. What now?", self.title, self.why.says()),
+        }
+    }
+}
+
+/// What a person decides; sign it with [`by`](Self::by).
+#[derive(Clone, Debug)]
+#[must_use = "hand it to Jobs::decide"]
+pub struct Decision {
+    verdict: Verdict,
+    who: String,
+    why: String,
+}
+
+impl Decision {
+    fn new(verdict: Verdict) -> Self {
+        Self { verdict, who: String::new(), why: String::new() }
+    }
+    /// The effect happened. With the provider's reference its result can be rebuilt.
+    pub fn happened(effect: &EffectId, reference: Option<&str>) -> Self {
+        Self::new(Verdict::Happened { effect: effect.clone(), reference: reference.map(str::to_owned), result: None })
+    }
+    /// The effect did not happen. The next call uses the same idempotency key, unless [`with_new_key`](Self::with_new_key).
+    pub fn did_not_happen(effect: &EffectId) -> Self {
+        Self::new(Verdict::DidNotHappen { effect: effect.clone(), new_key: false })
+    }
+    /// Explicitly wants a new idempotency key for the next call.
+    pub fn with_new_key(mut self) -> Self {
+        if let Verdict::DidNotHappen { new_key, .. } = &mut self.verdict {
+            *new_key = true;
+        }
+        self
+    }
+    /// Run it again: done effects and remembered steps are skipped. Does not spend the automatic budget.
+    pub fn try_again() -> Self {
+        Self::new(Verdict::TryAgain)
+    }
+    /// Somebody took care of it elsewhere: it ends, and not as success.
+    pub fn handled_outside() -> Self {
+        Self::new(Verdict::HandledOutside)
+    }
+    /// Throw it away.
+    pub fn discard() -> Self {
+        Self::new(Verdict::Discard)
+    }
+    /// Who decides, and why: both are required and kept in the same commit.
+    pub fn by(mut self, who: &str, why: &str) -> Self {
+        self.who = who.to_owned();
+        self.why = why.to_owned();
+        self
+    }
+}
+
+impl Jobs {
+    /// All dead letters, by job.
+    ///
+    /// # Errors
+    /// A store that cannot read.
+    pub fn dead_letters(&self) -> Result<Vec<DeadLetter>, Error> {
+        let mut out = Vec::new();
+        let mut after = None;
+        loop {
+            let page = self.dead_letters_after(after, 100)?;
+            let Some(last) = page.last() else { return Ok(out) };
+            after = Some(last.job);
+            out.extend(page);
+        }
+    }
+    /// A page of dead letters: those of jobs after `after`, at most `at_most`; empty only if there are none. One that cannot be
+    /// read is left out with a warning: the others still need their answers, and [`dead_letter`](Self::dead_letter) says why.
+    ///
+    /// # Errors
+    /// A store that cannot read.
+    pub fn dead_letters_after(&self, after: Option<JobId>, at_most: usize) -> Result<Vec<DeadLetter>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        let (mut out, mut after) = (Vec::new(), after);
+        while out.is_empty() {
+            let ids = shared.store.read(|v| v.letter_ids(after, at_most))?;
+            let Some(last) = ids.last() else { break };
+            after = Some(*last);
+            for id in ids {
+                match self.read_letter(id) {
+                    // None: answered between the two reads, not a letter any more.
+                    Ok(letter) => out.extend(letter),
+                    Err(Error::Store(StoreError::Corrupt { what })) => {
+                        shared.report.warn(&format!("the letter of job {id} is not shown: {what}"));
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(out)
+    }
+    /// One job's letter.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if the job has none.
+    pub fn dead_letter(&self, id: JobId) -> Result<DeadLetter, Error> {
+        self.shared().may_call()?;
+        self.read_letter(id)?.ok_or(Error::NotFound(id))
+    }
+    /// Everything that is known of a job's past, oldest first.
+    ///
+    /// # Errors
+    /// A store that cannot read.
+    pub fn history(&self, id: JobId) -> Result<Vec<Entry>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        Ok(shared.store.read(|v| v.journal(id))?)
+    }
+    /// Every effect of a job, each with its state.
+    ///
+    /// # Errors
+    /// A store that cannot read.
+    pub fn ledger(&self, id: JobId) -> Result<Vec<LedgerLine>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        Ok(shared.store.read(|v| v.effects(id))?.iter().map(line).collect())
+    }
+    /// Carries out a person's decision, signed, in one commit.
+    ///
+    /// # Errors
+    /// Refused if the letter changed since it was shown, if it is not one of the valid choices, if unresolved effects need an
+    /// answer first, or if who or why is missing.
+    pub fn decide(&self, letter: &DeadLetter, decision: Decision) -> Result<(), Error> {
+        self.submit_decision(letter, decision)?.wait().unwrap_or(Err(Error::ShutDown))
+    }
+    /// [`decide`](Self::decide), awaited.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn decide_async(&self, letter: &DeadLetter, decision: Decision) -> Result<(), Error> {
+        let reply = self.submit_decision(letter, decision)?;
+        reply.await.unwrap_or(Err(Error::ShutDown))
+    }
+
+    fn submit_decision(
+        &self,
+        letter: &DeadLetter,
+        decision: Decision,
+    ) -> Result<crate::handler::reply::Reply<Result<(), Error>>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        let limits = &shared.limits;
+        for (what, text) in [("name of the person who decides", &decision.who), ("reason", &decision.why)] {
+            if text.trim().is_empty() {
+                return Err(Refusal::NotAChoice(format!("the {what} is missing: sign it with .by(who, why)")).into());
+            }
+            if text.len() > limits.error_text {
+                return Err(Error::TooBig { what: "reason or name", len: text.len(), limit: limits.error_text });
+            }
+        }
+        let (tell, reply) = answer();
+        let op = DecideOp {
+            core: self.0.core.clone(),
+            job: letter.job,
+            shown: letter.revision,
+            verdict: decision.verdict,
+            signed: Signed { who: decision.who, why: decision.why, at: shared.now().wall },
+            answer: tell,
+            done: None,
+        };
+        shared.submit(Lane::Outcome, Box::new(op))?;
+        Ok(reply)
+    }
+
+    fn read_letter(&self, id: JobId) -> Result<Option<DeadLetter>, Error> {
+        let shared = self.shared();
+        let found = shared.store.read(|v| load(v, id))?;
+        let Some((row, record, letter, effects, history)) = found else { return Ok(None) };
+        let kind = shared.kind_name(row.kind).to_string();
+        let choices = letter::choices(&letter, &effects).iter().map(|c| describe(c, &effects)).collect();
+        Ok(Some(DeadLetter {
+            job: id,
+            revision: record.revision,
+            kind,
+            key: row.key.to_string(),
+            title: row.title,
+            why: letter.why,
+            error: letter.error,
+            created: letter.created,
+            attempts: record.attempts,
+            ledger: effects.iter().map(line).collect(),
+            questions: letter.questions,
+            choices,
+            history,
+        }))
+    }
+}
+
+type Loaded = (crate::model::job::JobRow, crate::model::job::JobRecord, LetterRecord, Vec<EffectRecord>, Vec<Entry>);
+
+fn load(v: &View<'_>, id: JobId) -> Result<Option<Loaded>, StoreError> {
+    let Some(letter) = v.letter(id)? else { return Ok(None) };
+    let (Some(row), Some(record)) = (v.job(id)?, v.record(id)?) else { return Ok(None) };
+    Ok(Some((row, record, letter, v.effects(id)?, v.journal(id)?)))
+}
+
+fn line(e: &EffectRecord) -> LedgerLine {
+    LedgerLine {
+        id: e.id.clone(),
+        says: e.says.clone(),
+        state: e.state,
+        risk: e.risk,
+        reference: e.reference.clone(),
+        idempotency_key: e.key.as_str().to_owned(),
+        look_up: e.look_up.clone(),
+        error: e.error.clone().or_else(|| match &e.result {
+            Some(Stored::Lost(why)) => Some(why.clone()),
+            Some(Stored::Json(_)) | None => None,
+        }),
+        calls: e.calls,
+        undo: e.undo.as_ref().map(|u| (u.kind.clone(), u.key.to_string())),
+    }
+}
+
+fn describe(valid: &Valid, effects: &[EffectRecord]) -> Choice {
+    let says = |id: &EffectId| effects.iter().find(|e| e.id == *id).map_or_else(|| id.to_string(), |e| e.says.clone());
+    let done: Vec<String> = effects
+        .iter()
+        .filter(|e| e.state == EffectState::Confirmed)
+        .map(|e| format!("{} is done and is not done again", e.says))
+        .collect();
+    match valid {
+        Valid::Happened(id) => Choice {
+            label: format!("It happened: {}", says(id)),
+            will: vec!["it counts as done, and the job goes on when no question is left".into()],
+            will_not: vec!["it is not asked for again".into()],
+        },
+        Valid::DidNotHappen(id) => Choice {
+            label: format!("It did not happen: {}", says(id)),
+            will: vec!["it is asked for again, with the same key unless you want a new one".into()],
+            will_not: done,
+        },
+        Valid::TryAgain => Choice {
+            label: "Try again".into(),
+            will: vec!["the job runs once more at once; this does not spend its automatic tries".into()],
+            will_not: done,
+        },
+        Valid::HandledOutside => Choice {
+            label: "Somebody took care of it".into(),
+            will: vec!["the job ends, marked as handled outside".into()],
+            will_not: vec!["nothing of it runs again".into()],
+        },
+        Valid::Discard => Choice {
+            label: "Discard".into(),
+            will: vec!["the job ends, marked as discarded".into()],
+            will_not: vec!["nothing of it runs again; what was done stays done".into()],
+        },
+    }
+}
+
+/// A decision on its way into the store.
+struct DecideOp {
+    core: Arc<Core>,
+    job: JobId,
+    shown: u32,
+    verdict: Verdict,
+    signed: Signed,
+    answer: Answer<Result<(), Error>>,
+    done: Option<Result<Changed, Error>>,
+}
+
+impl DecideOp {
+    fn decide(&self, tx: &mut Write<'_>) -> Result<Changed, Error> {
+        let shared = &self.core.shared;
+        let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
+        let Some(letter) = tx.letter(self.job)? else {
+            return Err(Refusal::WrongState(crate::model::job::State::from(&job.state)).into());
+        };
+        let effects = tx.effects(self.job)?;
+        let verdict = self.rebuilt(&effects);
+        let running = |id: &EffectId| shared.calls.running(self.job, id);
+        let rules = shared.rules_of(job.kind);
+        let change = letter::decide(&job, &letter, &effects, &verdict, &self.signed, self.shown, &running, rules)?;
+        tx.put(&change)?;
+        Ok(named(tx, shared, change)?)
+    }
+    /// A reference becomes the result it stands for, if the effect can rebuild it.
+    fn rebuilt(&self, effects: &[EffectRecord]) -> Verdict {
+        match &self.verdict {
+            Verdict::Happened { effect, reference, result: None } => {
+                let record = effects.iter().find(|e| e.id == *effect);
+                let entry = self.core.shared.registry.effect(&effect.name);
+                let result = record
+                    .zip(entry)
+                    .and_then(|(r, entry)| (entry.rebuild)(&r.request, r.version, reference.as_deref()))
+                    .filter(|json| json.len() <= self.core.shared.limits.payload);
+                Verdict::Happened { effect: effect.clone(), reference: reference.clone(), result }
+            }
+            Verdict::Happened { .. }
+            | Verdict::DidNotHappen { .. }
+            | Verdict::TryAgain
+            | Verdict::HandledOutside
+            | Verdict::Discard => self.verdict.clone(),
+        }
+    }
+}
+
+impl Op for DecideOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        // `from_reference` is the app's code.
+        let _inside = InsideTransaction::enter();
+        match self.decide(tx) {
+            Err(Error::Store(e)) => Err(e),
+            other => {
+                self.done = Some(other);
+                Ok(())
+            }
+        }
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        match (result, self.done) {
+            (Ok(()), Some(Ok(changed))) => {
+                // Only now: an undone decision must not make an effect forget when its last call ended.
+                for e in changed.change.effects() {
+                    self.core.shared.calls.forget(self.job, &e.id);
+                }
+                self.core.shared.report.changed(&[changed]);
+                self.answer.send(Ok(()));
+            }
+            (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),
+            (Ok(()), None) => {}
+            (Err(e), _) => self.answer.send(Err(store_error(e))),
+        }
+    }
+    fn unknown(&mut self) {
+        self.answer.send(Err(Error::Unknown));
+    }
+}

@@ -1,0 +1,203 @@
+//! What the dispatcher, the workers, the timer and the face share about work in progress.
+
+use crate::handler::attempt::{Attempt, Claimed};
+use crate::handler::handlers::Handlers;
+use crate::handler::ops::EndOp;
+use crate::handler::shared::Shared;
+use crate::model::attempt::AttemptEnd;
+use crate::model::id::{JobId, Token};
+use crate::store::{Lane, SlotNo};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use super::wake::TimerHandle;
+
+/// A place where handlers run: threads, or tasks of a runtime.
+pub(crate) struct Pool {
+    /// Handlers at a time.
+    pub(crate) capacity: usize,
+    /// Claims that have not ended: running, or on their way to a handler.
+    pub(crate) in_flight: AtomicUsize,
+    /// What a handler takes on average, in microseconds; 0 while nothing is known.
+    pub(crate) mean_us: AtomicU64,
+}
+
+impl Pool {
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self { capacity, in_flight: AtomicUsize::new(0), mean_us: AtomicU64::new(0) }
+    }
+}
+
+/// Work in progress.
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) handlers: Handlers,
+    pub(crate) threads: Pool,
+    pub(crate) tasks: Pool,
+    /// Async kinds are not claimed any more: their runtime is gone.
+    pub(crate) gated: AtomicBool,
+    /// Ends that are on their way to the store: a shutdown waits for them.
+    pub(crate) ending: AtomicUsize,
+    pub(crate) running: Mutex<HashMap<Token, Running>>,
+    pub(crate) timer: TimerHandle,
+    /// Signalled whenever nothing is in flight, and at every end.
+    pub(crate) ended: Condvar,
+    pub(crate) ended_lock: Mutex<u64>,
+    pub(crate) boot: [u8; 16],
+    pub(crate) nonce: u64,
+    pub(crate) suspect_over: AtomicBool,
+    /// Claimed jobs that were asked to stop: one on its way to a handler hears of it when it begins.
+    pub(crate) cancels: Mutex<HashSet<JobId>>,
+    /// Worker threads that were replaced and have not come back: nobody waits for them.
+    pub(crate) stuck: AtomicUsize,
+}
+
+/// A handler at work.
+pub(crate) struct Running {
+    pub(crate) attempt: Arc<Attempt>,
+    pub(crate) pooled: Pooled,
+    pub(crate) suspect: bool,
+}
+
+/// Which pool a claim came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pooled {
+    Threads,
+    Tasks,
+}
+
+impl Core {
+    pub(crate) fn pool(&self, p: Pooled) -> &Pool {
+        match p {
+            Pooled::Threads => &self.threads,
+            Pooled::Tasks => &self.tasks,
+        }
+    }
+    pub(crate) fn in_flight(&self) -> usize {
+        self.threads.in_flight.load(Ordering::Acquire) + self.tasks.in_flight.load(Ordering::Acquire)
+    }
+    /// Nothing is in flight, and every end has reached the store's queue.
+    pub(crate) fn quiet(&self) -> bool {
+        self.in_flight() == 0 && self.ending.load(Ordering::Acquire) == 0
+    }
+    /// A handler is about to be called: its slot in the sidecar is filled first, so that a death is known to be its company.
+    pub(crate) fn begin(&self, c: Claimed, pooled: Pooled, owner: String) -> (Arc<Attempt>, SlotNo) {
+        let suspect = c.record.suspect;
+        let attempt = Attempt::new(self.shared.clone(), c, owner);
+        let (job, token) = (attempt.lease.job(), attempt.lease.token());
+        let slot = self.shared.store.run_file().fill(job, token, self.boot, self.nonce);
+        self.running.lock().insert(token, Running { attempt: attempt.clone(), pooled, suspect });
+        if self.cancels.lock().contains(&job) {
+            attempt.cancel();
+        }
+        self.timer.watch_lease(attempt.lapses().0);
+        (attempt, slot)
+    }
+    /// The handler returned: its slot is free, and what it ended as goes to the store. Nobody waits for that. `false` if it hung
+    /// and was replaced meanwhile.
+    pub(crate) fn end(self: &Arc<Self>, attempt: &Arc<Attempt>, slot: SlotNo, how: AttemptEnd) -> bool {
+        attempt.close();
+        self.shared.store.run_file().clear(slot);
+        let known = self.running.lock().remove(&attempt.lease.token());
+        // A hung handler that was replaced is not counted twice.
+        let Some(known) = known else {
+            self.late_end(attempt, how);
+            return false;
+        };
+        self.settle(&known, how);
+        true
+    }
+    /// Ends a claim: the end is submitted first, then the place in the pool is free, so that the round that hears of the end
+    /// can hand out the next claim.
+    pub(crate) fn settle(self: &Arc<Self>, known: &Running, how: AttemptEnd) {
+        if known.suspect {
+            self.suspect_over.store(true, Ordering::Release);
+        }
+        self.cancels.lock().remove(&known.attempt.id());
+        let pool = self.pool(known.pooled);
+        let took = u64::try_from(known.attempt.watch.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let mean = pool.mean_us.load(Ordering::Relaxed);
+        let mean = if mean == 0 { took } else { mean.saturating_mul(7).saturating_add(took) / 8 };
+        pool.mean_us.store(mean.max(1), Ordering::Relaxed);
+        self.ending.fetch_add(1, Ordering::AcqRel);
+        pool.in_flight.fetch_sub(1, Ordering::AcqRel);
+        if known.attempt.finished() {
+            self.signal();
+            self.shared.store.poke();
+        } else {
+            self.submit_end(&known.attempt, how);
+        }
+        self.ending.fetch_sub(1, Ordering::AcqRel);
+    }
+    fn late_end(self: &Arc<Self>, attempt: &Arc<Attempt>, how: AttemptEnd) {
+        // Its lease lapsed long ago; the rules refuse it, which is recorded nowhere and harms nobody.
+        if !attempt.finished() {
+            self.submit_end(attempt, how);
+        }
+    }
+    pub(crate) fn submit_end(self: &Arc<Self>, attempt: &Arc<Attempt>, how: AttemptEnd) {
+        let (core, job) = (self.clone(), attempt.id());
+        let op = EndOp {
+            attempt: attempt.clone(),
+            output: matches!(how, AttemptEnd::Success).then(|| attempt.output()).flatten(),
+            how,
+            line: attempt.line(),
+            then: Some(Box::new(move |accepted| {
+                if accepted {
+                    core.cancels.lock().remove(&job);
+                }
+                core.signal();
+            })),
+            done: None,
+        };
+        if self.shared.submit(Lane::Outcome, Box::new(op)).is_err() {
+            // The store is closed: the run row stays, and the next open gives the claim back.
+            self.signal();
+        }
+    }
+    /// A claim whose handler is never called: given back.
+    pub(crate) fn never_started(self: &Arc<Self>, c: Claimed, pooled: Pooled) {
+        let pool = self.pool(pooled);
+        let suspect = c.record.suspect;
+        let attempt = Attempt::new(self.shared.clone(), c, String::new());
+        attempt.close();
+        self.cancels.lock().remove(&attempt.id());
+        if suspect {
+            self.suspect_over.store(true, Ordering::Release);
+        }
+        self.ending.fetch_add(1, Ordering::AcqRel);
+        pool.in_flight.fetch_sub(1, Ordering::AcqRel);
+        self.submit_end(&attempt, AttemptEnd::NeverStarted);
+        self.ending.fetch_sub(1, Ordering::AcqRel);
+    }
+    pub(crate) fn signal(&self) {
+        *self.ended_lock.lock() += 1;
+        self.ended.notify_all();
+    }
+    pub(crate) fn attempts(&self) -> Vec<Arc<Attempt>> {
+        self.running.lock().values().map(|r| r.attempt.clone()).collect()
+    }
+}
+
+/// How the handler's return reads, given what the attempt went through.
+pub(crate) fn end_of(attempt: &Attempt, returned: crate::handler::fail::Outcome, stopping: bool) -> AttemptEnd {
+    use crate::model::attempt::Stop;
+    match (attempt.stopped(), returned) {
+        (Some(Stop::Finished), _) => AttemptEnd::Success,
+        // Whatever the handler made of the error: nobody walks past an unknown.
+        (Some(stop), _) => AttemptEnd::Stopped(stop),
+        (None, Ok(())) => AttemptEnd::Success,
+        (None, Err(fail)) => {
+            let limit = attempt.shared.limits.error_text;
+            match (fail.stopped(), fail.as_not_yet()) {
+                (Some(Stop::Fenced | Stop::Interrupted), _) => AttemptEnd::Interrupted,
+                (Some(stop), _) => AttemptEnd::Stopped(stop.clone()),
+                (None, Some(wait)) => AttemptEnd::NotYet(fail.text(limit), wait),
+                (None, None) if stopping && attempt.cancelled() => AttemptEnd::Interrupted,
+                (None, None) => AttemptEnd::Failed(fail.failure(limit)),
+            }
+        }
+    }
+}

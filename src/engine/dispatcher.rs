@@ -1,0 +1,361 @@
+//! Claims: at the end of every round, in the same commit, so that an enqueue and its claim cost one.
+//!
+//! Nothing polls. A round happens when somebody has something to write or when a place in a pool became free.
+
+use super::core::{Core, Pooled};
+use super::worker::MAX_AHEAD;
+use crate::handler::attempt::Claimed;
+use crate::handler::kinds::Kind;
+use crate::handler::shared::{Changed, Phase};
+use crate::model::id::{JobId, KindId, Lease, Token};
+use crate::model::job::JobState;
+use crate::model::time::Mono;
+use crate::rules::lifecycle::{self, Claim};
+use crate::store::{RoundHook, StoreError, Write};
+use crossbeam_channel::Sender;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// A suspect runs alone for this long.
+pub(crate) const ALONE: Duration = Duration::from_secs(60);
+/// The name under which the clock's marks are kept.
+pub(crate) const CLOCK: &str = "clock";
+
+/// Where claimed async jobs go.
+pub(crate) type ToTasks = Box<dyn Fn(Claimed) + Send>;
+
+/// A kind under one of the names it is stored with.
+pub(crate) struct Served {
+    pub(crate) id: KindId,
+    pub(crate) name: Arc<str>,
+    pub(crate) kind: Arc<Kind>,
+    pub(crate) pooled: Pooled,
+}
+
+/// The round hook of the engine.
+pub(crate) struct Dispatcher {
+    core: Arc<Core>,
+    kinds: Vec<Served>,
+    to_threads: Sender<Claimed>,
+    to_tasks: Option<ToTasks>,
+    next_token: Token,
+    epoch: u32,
+    commit_us: u64,
+    /// Jobs whose rows cannot be read: they stop nothing.
+    unreadable: HashSet<JobId>,
+    /// Since when a suspect runs.
+    suspect: Option<Mono>,
+    /// Suspects that were heard of: while none runs, each goes before all other jobs.
+    suspects: BTreeSet<JobId>,
+    prepared: Vec<(Claimed, Pooled)>,
+    changes: Vec<Changed>,
+    before: Before,
+}
+
+/// What an undone round puts back.
+#[derive(Clone, Copy)]
+struct Before {
+    suspect: Option<Mono>,
+    next_token: Token,
+    epoch: u32,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        kinds: Vec<Served>,
+        to_threads: Sender<Claimed>,
+        to_tasks: Option<ToTasks>,
+        epoch: u32,
+        suspects: Vec<JobId>,
+    ) -> Self {
+        let first = Token::first_of(epoch);
+        Self {
+            core,
+            kinds,
+            to_threads,
+            to_tasks,
+            next_token: first,
+            epoch,
+            commit_us: 0,
+            unreadable: HashSet::new(),
+            suspect: None,
+            suspects: suspects.into_iter().collect(),
+            prepared: Vec::new(),
+            changes: Vec::new(),
+            before: Before { suspect: None, next_token: first, epoch },
+        }
+    }
+
+    fn token(&mut self, tx: &mut Write<'_>) -> Result<Token, StoreError> {
+        let next = Token(self.next_token.0 + 1);
+        // Long before the counter ends a new epoch begins, so that a token is never reused.
+        if next.0 & ((1 << Token::COUNTER_BITS) - 1) >= 1 << (Token::COUNTER_BITS - 1) {
+            self.epoch = tx.raise_epoch()?;
+            self.next_token = Token(Token::first_of(self.epoch).0 + 1);
+        } else {
+            self.next_token = next;
+        }
+        Ok(self.next_token)
+    }
+
+    /// How many claims each pool wants, risky ones and others.
+    fn wanted(&self, p: Pooled) -> Wanted {
+        let pool = self.core.pool(p);
+        let in_flight = pool.in_flight.load(Ordering::Acquire);
+        // Tasks are not queued behind a worker: each would run at once, beside more others than was asked for.
+        let queued = p == Pooled::Threads;
+        // Handlers that are faster than a commit are given work ahead: twice what they finish during one. Slow handlers get
+        // none, because what is claimed ahead is in doubt after a kill and waits behind them.
+        // While nothing is known of them, they may be slow.
+        let (mean, commit) = (pool.mean_us.load(Ordering::Relaxed), self.commit_us);
+        let ahead = if queued && mean > 0 && commit > mean {
+            usize::try_from(commit / mean).unwrap_or(MAX_AHEAD).saturating_mul(2 * pool.capacity).min(MAX_AHEAD)
+        } else {
+            0
+        };
+        if !self.is_open(p) {
+            return Wanted { any: 0, risky: 0 };
+        }
+        Wanted {
+            any: (pool.capacity + ahead).saturating_sub(in_flight),
+            risky: pool.capacity.saturating_sub(in_flight),
+        }
+    }
+
+    /// Whether jobs can be handed to this pool at all.
+    fn is_open(&self, p: Pooled) -> bool {
+        match p {
+            Pooled::Threads => self.core.threads.capacity > 0,
+            Pooled::Tasks => self.to_tasks.is_some() && !self.core.gated.load(Ordering::Acquire),
+        }
+    }
+
+    /// The next suspect that could run now. It goes first: behind a long job it would hold up the whole queue, because it has to
+    /// wait until nothing else runs.
+    fn next_suspect(&mut self, tx: &Write<'_>) -> Result<Option<(JobId, usize)>, StoreError> {
+        for id in self.suspects.clone() {
+            let record = match tx.record(id) {
+                Err(StoreError::Corrupt { .. }) => None,
+                other => other?,
+            };
+            let Some(record) = record.filter(|r| r.suspect && !self.unreadable.contains(&id)) else {
+                self.suspects.remove(&id);
+                continue;
+            };
+            let served = self.kinds.iter().position(|s| s.id == record.kind);
+            if let (JobState::Ready { .. }, Some(at)) = (&record.state, served)
+                && self.is_open(self.kinds[at].pooled)
+                && !self.core.shared.paused(&self.kinds[at].name)
+            {
+                return Ok(Some((id, at)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether claims are held back because a suspect has to run alone.
+    fn suspect_alone(&self) -> bool {
+        match self.suspect {
+            None => false,
+            Some(since) => self.core.shared.now().mono < since.after(ALONE),
+        }
+    }
+
+    fn claim_all(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        let mut wanted = [self.wanted(Pooled::Threads), self.wanted(Pooled::Tasks)];
+        if self.suspect_alone() || wanted.iter().all(|w| w.any == 0) {
+            return Ok(());
+        }
+        loop {
+            while self.suspect.is_none()
+                && let Some((id, at)) = self.next_suspect(tx)?
+            {
+                // What runs is waited for; a suspect that moved elsewhere makes room for the next.
+                if self.core.in_flight() > 0 || self.claim_readable(tx, id, at)? == Claimedness::HoldAll {
+                    return Ok(());
+                }
+            }
+            let passed_over = self.suspects.len() + self.unreadable.len();
+            let hold = self.claim_heads(tx, &mut wanted)?;
+            // Whoever was found out just now stood in the line before others: look behind them.
+            if hold || self.suspects.len() + self.unreadable.len() == passed_over {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Claims from the heads of the lines; `true` if nothing more may be claimed.
+    fn claim_heads(&mut self, tx: &mut Write<'_>, wanted: &mut [Wanted; 2]) -> Result<bool, StoreError> {
+        let mut heads: Vec<(u8, u64, JobId, usize)> = Vec::new();
+        for (at, served) in self.kinds.iter().enumerate() {
+            let w = &wanted[served.pooled as usize];
+            let most = if served.kind.rules.risky { w.risky } else { w.any };
+            if most == 0 || self.core.shared.paused(&served.name) {
+                continue;
+            }
+            let found = tx.ready(served.id, most + self.unreadable.len() + self.suspects.len())?;
+            heads.extend(found.into_iter().map(|(prio, ticket, id)| (prio, ticket, id, at)));
+        }
+        heads.sort_unstable();
+        for (_, _, id, at) in heads {
+            let (pooled, risky) = (self.kinds[at].pooled, self.kinds[at].kind.rules.risky);
+            let w = &mut wanted[pooled as usize];
+            if w.any == 0 || (risky && w.risky == 0) || self.unreadable.contains(&id) || self.suspects.contains(&id) {
+                continue;
+            }
+            match self.claim_readable(tx, id, at)? {
+                Claimedness::Claimed => {
+                    let w = &mut wanted[pooled as usize];
+                    w.any -= 1;
+                    w.risky = w.risky.saturating_sub(1);
+                }
+                Claimedness::Moved => {}
+                Claimedness::HoldAll => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Claims, unless the job's rows are damaged: it is left alone, and stops nothing.
+    fn claim_readable(&mut self, tx: &mut Write<'_>, id: JobId, at: usize) -> Result<Claimedness, StoreError> {
+        match self.claim(tx, id, at) {
+            Err(StoreError::Corrupt { what }) => {
+                self.unreadable.insert(id);
+                self.core.shared.report.warn(&format!("job {id} is not run: {what}"));
+                Ok(Claimedness::Moved)
+            }
+            other => other,
+        }
+    }
+
+    fn claim(&mut self, tx: &mut Write<'_>, id: JobId, at: usize) -> Result<Claimedness, StoreError> {
+        let missing = |what: &str| StoreError::Corrupt { what: format!("{what} of job {id} is missing") };
+        let record = tx.record(id)?.ok_or_else(|| missing("the record"))?;
+        let row = tx.job(id)?.ok_or_else(|| missing("the row"))?;
+        if record.suspect {
+            // It may have killed the process: it runs alone, or not yet.
+            self.suspects.insert(id);
+            if self.suspect.is_some() {
+                return Ok(Claimedness::Moved);
+            }
+            if !self.prepared.is_empty() || self.core.in_flight() > 0 {
+                return Ok(Claimedness::HoldAll);
+            }
+        }
+        let effects = if record.effects > 0 { tx.effects(id)? } else { Vec::new() };
+        let memos = if record.memos > 0 { tx.memos(id)? } else { Vec::new() };
+        let now = self.core.shared.now();
+        let token = self.token(tx)?;
+        let served = &self.kinds[at];
+        let claim = lifecycle::claim(&record, token, &effects, &served.kind.rules, now);
+        let (change, go) = match claim {
+            Ok(Claim::Go(change)) => (change, true),
+            Ok(Claim::Not(change)) => (change, false),
+            Err(refusal) => {
+                return Err(StoreError::Corrupt { what: format!("its ready row is not true: {refusal}") });
+            }
+        };
+        tx.put(&change)?;
+        let mut changed = Changed::new(served.name.clone(), served.kind.queue, row.key.clone(), change);
+        if !go {
+            self.changes.push(changed);
+            return Ok(Claimedness::Moved);
+        }
+        // A new job's ticket is its number; one that came back has a later one, and when that was is not kept.
+        let first = matches!(record.state, JobState::Ready { ticket } if ticket == id.0);
+        changed.waited_ms = first.then(|| now.wall.since(row.enqueued));
+        let record = changed.change.record().clone();
+        self.changes.push(changed);
+        if record.suspect {
+            self.suspect = Some(now.mono);
+        }
+        let pooled = served.pooled;
+        let claimed = Claimed {
+            lease: Lease { job: id, token },
+            row,
+            effects,
+            memos,
+            kind: served.kind.clone(),
+            stored_kind: served.name.clone(),
+            record,
+        };
+        let suspect = claimed.record.suspect;
+        self.prepared.push((claimed, pooled));
+        Ok(if suspect { Claimedness::HoldAll } else { Claimedness::Claimed })
+    }
+}
+
+struct Wanted {
+    any: usize,
+    risky: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Claimedness {
+    Claimed,
+    Moved,
+    HoldAll,
+}
+
+impl RoundHook for Dispatcher {
+    fn before_commit(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        // Whatever the app hangs into the queue's reports runs here too: a call from there would wait for itself.
+        crate::handler::shared::this_is_the_writer();
+        self.prepared.clear();
+        self.changes.clear();
+        // A fact about the past: an undone round must not bring that suspect back, or no other one would ever run.
+        if self.core.suspect_over.swap(false, Ordering::AcqRel) {
+            self.suspect = None;
+        }
+        self.before = Before { suspect: self.suspect, next_token: self.next_token, epoch: self.epoch };
+        if self.core.shared.phase() == Phase::Open {
+            self.claim_all(tx)?;
+        }
+        if tx.is_dirty() {
+            // The wall clock's high-water mark rides along: a clock behind it cannot date a provider's key.
+            let shared = &self.core.shared;
+            shared.trust.observe(shared.now(), shared.clock.boot_ms());
+            tx.put_meta(CLOCK, &shared.trust.marks().to_bytes())?;
+        }
+        Ok(())
+    }
+    fn committed(&mut self, took: Duration) {
+        let shared = self.core.shared.clone();
+        if !took.is_zero() {
+            self.commit_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+            shared.report.committed(took);
+        }
+        let changes = std::mem::take(&mut self.changes);
+        if !changes.is_empty() {
+            shared.report.changed(&changes);
+        }
+        for (claimed, pooled) in std::mem::take(&mut self.prepared) {
+            self.core.pool(pooled).in_flight.fetch_add(1, Ordering::AcqRel);
+            if claimed.record.suspect {
+                self.core.timer.alone(shared.now().mono.after(ALONE));
+            }
+            match (pooled, &self.to_tasks) {
+                (Pooled::Tasks, Some(send)) => send(claimed),
+                (Pooled::Tasks, None) | (Pooled::Threads, _) => {
+                    // The channel holds more than may ever be in flight; it is only closed at shutdown.
+                    if let Err(e) = self.to_threads.send(claimed) {
+                        self.core.never_started(e.into_inner(), Pooled::Threads);
+                    }
+                }
+            }
+        }
+    }
+    fn aborted(&mut self) {
+        // Tokens of an undone round were never handed out; they are skipped all the same: never reused.
+        self.prepared.clear();
+        self.changes.clear();
+        self.suspect = self.before.suspect;
+        if self.epoch != self.before.epoch {
+            // The new epoch was undone with its round: tokens under it would be handed out again after the next start.
+            (self.epoch, self.next_token) = (self.before.epoch, self.before.next_token);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The engine's own operations on the store: promotion of due jobs, pruning, pause and resume, cancel.
+
+use super::core::Core;
+use crate::error::Error;
+use crate::handler::reply::Answer;
+use crate::handler::shared::{Changed, Pauses, Shared, store_error};
+use crate::model::id::{JobId, KindId};
+use crate::model::job::{End, Identity, JobState};
+use crate::model::time::Wall;
+use crate::rules::{admit, lifecycle};
+use crate::store::{Lane, Op, StoreError, Write};
+use std::sync::Arc;
+
+/// Rows are pruned only after this much uptime without a divergence of the clocks: a clock that jumped must not make the queue
+/// forget what already happened.
+pub(crate) const TRUSTED_MS: u64 = 24 * 3600 * 1000;
+/// Jobs pruned in one commit.
+const SLICE: usize = 256;
+
+/// Due jobs become ready.
+pub(crate) struct PromoteOp {
+    shared: Arc<Shared>,
+    due: Vec<(JobId, Wall)>,
+    changes: Vec<Changed>,
+}
+
+impl PromoteOp {
+    pub(crate) fn new(shared: Arc<Shared>, due: Vec<(JobId, Wall)>) -> Self {
+        Self { shared, due, changes: Vec::new() }
+    }
+}
+
+impl Op for PromoteOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.changes.clear();
+        for (id, due) in &self.due {
+            let job = match tx.record(*id) {
+                Ok(Some(job)) => job,
+                // Pruned or damaged meanwhile: one bad record stops nothing.
+                Ok(None) | Err(StoreError::Corrupt { .. }) => continue,
+                Err(e) => return Err(e),
+            };
+            // Only the wait that this entry was made for: the job may have run and failed again since.
+            let same = match &job.state {
+                JobState::Delayed { due: d, .. } | JobState::Waiting { due: d, .. } => d == due,
+                JobState::Ready { .. }
+                | JobState::Running { .. }
+                | JobState::NeedsDecision
+                | JobState::Dead
+                | JobState::Ended { .. } => false,
+            };
+            if same && let Ok(change) = lifecycle::promote(&job) {
+                tx.put(&change)?;
+                // Promotions are not told by key: nobody reads them, and the row would have to be loaded for it.
+                let name = self.shared.kind_name(job.kind);
+                let queue = self.shared.queue_of(&name);
+                self.changes.push(Changed::new(name, queue, "".into(), change));
+            }
+        }
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        if result.is_ok() {
+            self.shared.report.changed(&self.changes);
+        }
+    }
+}
+
+/// Prunes what is past its retention, a slice at a time; never an undecided letter or an unresolved effect, because only ended jobs
+/// have a prune row. Their intent is remembered.
+pub(crate) struct MaintainOp {
+    core: Arc<Core>,
+    again: bool,
+}
+
+impl MaintainOp {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core, again: false }
+    }
+    /// Whether its rows are gone.
+    fn prune(&self, tx: &mut Write<'_>, id: JobId) -> Result<bool, StoreError> {
+        let shared = &self.core.shared;
+        let (Some(job), Some(row)) = (tx.record(id)?, tx.job(id)?) else { return tx.prune(id).map(|()| true) };
+        let JobState::Ended { how, at } = job.state else { return Ok(false) };
+        if job.effects > 0 && tx.effects(id)?.iter().any(|e| e.state.is_unresolved()) {
+            return Ok(false);
+        }
+        // How long a kind wants to be remembered is known to the app that registers it. One that does not must not make a charge
+        // new again: it forgets the rows, never the intent.
+        let registered = shared.registry.kind(&shared.kind_name(job.kind));
+        let until = registered.and_then(|k| admit::remembered_until(&k.rules, at));
+        if let Some(identity) = tx.identity(row.kind, row.key.as_str())?
+            && identity.id == id
+        {
+            self.remember(tx, &row, identity, how, until)?;
+        }
+        tx.prune(id)?;
+        Ok(true)
+    }
+    fn remember(
+        &self,
+        tx: &mut Write<'_>,
+        row: &crate::model::job::JobRow,
+        identity: Identity,
+        how: End,
+        until: Option<Wall>,
+    ) -> Result<(), StoreError> {
+        let kept = Identity { ended: Some((how, until)), ..identity };
+        tx.put_identity(row.kind, row.key.as_str(), &kept)?;
+        match until {
+            Some(until) => tx.put_tomb(until, row.kind, row.key.as_str()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Op for MaintainOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.again = false;
+        let shared = &self.core.shared;
+        let now = shared.now();
+        shared.trust.observe(now, shared.clock.boot_ms());
+        if shared.trust.marks().trusted_ms < TRUSTED_MS {
+            return Ok(());
+        }
+        let old = tx.prunable(now.wall, SLICE)?;
+        let mut gone = 0;
+        for (_, id) in &old {
+            match self.prune(tx, *id) {
+                Err(StoreError::Corrupt { what }) => shared.report.warn(&format!("job {id} is kept: {what}")),
+                other => gone += usize::from(other?),
+            }
+        }
+        let tombs = tx.tombs(now.wall, SLICE)?;
+        for (until, kind, key) in &tombs {
+            if tx.identity(*kind, key)?.is_some_and(|i| matches!(i.ended, Some((_, Some(u))) if u == *until)) {
+                tx.remove_identity(*kind, key)?;
+            }
+            tx.remove_tomb(*until, *kind, key)?;
+        }
+        // A slice of which nothing could go is the same one next time.
+        self.again = (old.len() == SLICE && gone > 0) || tombs.len() == SLICE;
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        if result.is_ok() && self.again {
+            let op = MaintainOp::new(self.core.clone());
+            let _ = self.core.shared.submit(Lane::Enqueue, Box::new(op));
+        }
+    }
+}
+
+/// What a pause covers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Scope {
+    /// Everything.
+    All,
+    /// One kind: the jobs stored under this name and, if it is the kind's name of today, those under its former names.
+    Kind(String),
+    /// All kinds of one queue.
+    Queue(String),
+}
+
+impl Scope {
+    /// One kind.
+    pub fn kind(name: &str) -> Self {
+        Self::Kind(name.to_owned())
+    }
+    /// All kinds of one queue.
+    pub fn queue(name: &str) -> Self {
+        Self::Queue(name.to_owned())
+    }
+    fn meta(&self) -> String {
+        match self {
+            Self::All => format!("{PAUSES}all"),
+            Self::Kind(k) => format!("{PAUSES}kind/{k}"),
+            Self::Queue(q) => format!("{PAUSES}queue/{q}"),
+        }
+    }
+    fn put(&self, pauses: &mut Pauses, why: Option<String>) {
+        let (map, name) = match self {
+            Self::All => {
+                pauses.all = why;
+                return;
+            }
+            Self::Kind(k) => (&mut pauses.kinds, k),
+            Self::Queue(q) => (&mut pauses.queues, q),
+        };
+        match why {
+            Some(why) => map.insert(name.clone(), why),
+            None => map.remove(name),
+        };
+    }
+}
+
+/// The names under which pauses are kept.
+pub(crate) const PAUSES: &str = "pause/";
+
+/// Pauses as the file has them.
+pub(crate) fn load_pauses(metas: Vec<(String, Vec<u8>)>) -> Pauses {
+    let mut out = Pauses::default();
+    for (name, why) in metas {
+        let why = Some(String::from_utf8_lossy(&why).into_owned());
+        let rest = name.strip_prefix(PAUSES).unwrap_or(&name);
+        match rest.split_once('/') {
+            Some(("kind", k)) => Scope::Kind(k.to_owned()).put(&mut out, why),
+            Some(("queue", q)) => Scope::Queue(q.to_owned()).put(&mut out, why),
+            _ => Scope::All.put(&mut out, why),
+        }
+    }
+    out
+}
+
+/// Pauses or resumes, durably.
+pub(crate) struct PauseOp {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) scope: Scope,
+    pub(crate) why: Option<String>,
+    pub(crate) answer: Answer<Result<(), Error>>,
+}
+
+impl Op for PauseOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        match &self.why {
+            Some(why) => tx.put_meta(&self.scope.meta(), why.as_bytes()),
+            None => tx.remove_meta(&self.scope.meta()),
+        }
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        if result.is_ok() {
+            self.scope.put(&mut self.shared.pauses.write(), self.why);
+            // What was paused may be claimed again.
+            self.shared.store.poke();
+        }
+        self.answer.send(result.map_err(store_error));
+    }
+    fn unknown(&mut self) {
+        self.answer.send(Err(Error::Unknown));
+    }
+}
+
+/// Cancels a job, or asks a running one to stop.
+pub(crate) struct CancelOp {
+    pub(crate) core: Arc<Core>,
+    pub(crate) id: JobId,
+    pub(crate) answer: Answer<Result<(), Error>>,
+    pub(crate) done: Option<Result<Changed, Error>>,
+}
+
+impl Op for CancelOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        let Some(job) = tx.record(self.id)? else {
+            self.done = Some(Err(Error::NotFound(self.id)));
+            return Ok(());
+        };
+        let effects = if job.effects > 0 { tx.effects(self.id)? } else { Vec::new() };
+        let shared = &self.core.shared;
+        self.done = Some(match lifecycle::cancel(&job, &effects, shared.rules_of(job.kind), shared.now()) {
+            Ok(change) => {
+                tx.put(&change)?;
+                Ok(named(tx, shared, change)?)
+            }
+            Err(refusal) => Err(refusal.into()),
+        });
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        match (result, self.done) {
+            (Ok(()), Some(Ok(changed))) => {
+                if changed.change.record().cancel {
+                    self.core.cancels.lock().insert(self.id);
+                }
+                for a in self.core.attempts() {
+                    if a.id() == self.id {
+                        a.cancel();
+                    }
+                }
+                self.core.shared.report.changed(&[changed]);
+                self.answer.send(Ok(()));
+            }
+            (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),
+            (Ok(()), None) => {}
+            (Err(e), _) => self.answer.send(Err(store_error(e))),
+        }
+    }
+    fn unknown(&mut self) {
+        self.answer.send(Err(Error::Unknown));
+    }
+}
+
+/// A change with the names of its job.
+pub(crate) fn named(tx: &Write<'_>, shared: &Shared, change: crate::rules::Change) -> Result<Changed, StoreError> {
+    let id = change.record().id;
+    let name = shared.kind_name(change.record().kind);
+    let key = tx.job(id)?.map_or_else(|| "".into(), |row| row.key);
+    Ok(Changed::new(name.clone(), shared.queue_of(&name), key, change))
+}
+
+/// Gives kinds their numbers.
+pub(crate) struct KindsOp {
+    names: Vec<&'static str>,
+    ids: Vec<KindId>,
+    answer: Answer<Result<Vec<KindId>, StoreError>>,
+}
+
+impl KindsOp {
+    pub(crate) fn new(names: Vec<&'static str>, answer: Answer<Result<Vec<KindId>, StoreError>>) -> Self {
+        Self { names, ids: Vec::new(), answer }
+    }
+}
+
+impl Op for KindsOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.ids.clear();
+        for name in &self.names {
+            self.ids.push(match tx.kind(name)? {
+                Some(id) => id,
+                None => tx.add_kind(name)?,
+            });
+        }
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        let Self { answer, ids, .. } = *self;
+        answer.send(result.map(|()| ids));
+    }
+}

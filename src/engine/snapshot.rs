@@ -1,0 +1,119 @@
+//! `jobs.snapshot()`: what was counted, together with what the store counts now.
+
+use crate::error::Error;
+use crate::handler::shared::Shared;
+use crate::model::id::JobId;
+use crate::model::job::State;
+use crate::observe::{Gauges, Observer, Snapshot};
+use crate::store::StoreError;
+use std::collections::HashMap;
+
+const PAGE: usize = 4_096;
+
+/// All counters and gauges at one instant.
+pub(crate) fn take(observer: &Observer, shared: &Shared) -> Result<Snapshot, Error> {
+    let now = shared.now();
+    let mut gauges = Gauges::default();
+    shared.store.read(|v| {
+        for (id, name) in v.kinds()? {
+            let queue = shared.queue_of(&name);
+            let paused = shared.paused(&name);
+            let n = v.ready_count(id)?;
+            gauges.depth(queue, if paused { State::Paused } else { State::Ready }, n);
+            if shared.registry.kind(&name).is_none() && n > 0 {
+                gauges.unknown_kinds.insert(name.clone());
+            }
+            if let Some((_, _, first)) = v.ready(id, 1)?.first()
+                && let Some(row) = readable(v.job(*first))?
+            {
+                gauges.oldest(queue, row.enqueued, now.wall);
+            }
+        }
+        let depth = v.depth()?;
+        gauges.dead_letters = depth.letters;
+        Ok(())
+    })?;
+    waiting(shared, &mut gauges)?;
+    lettered(shared, &mut gauges)?;
+    running(shared, &mut gauges)?;
+    let pauses = shared.pauses.read();
+    gauges.paused = pauses.count() > 0;
+    gauges.paused_kinds = pauses.kinds.keys().cloned().collect();
+    drop(pauses);
+    gauges.store_size_bytes = shared.store.size_bytes();
+    Ok(observer.counters().snapshot(now.wall, gauges))
+}
+
+/// A damaged row says nothing; it must not hide the rest.
+fn readable<T>(found: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
+    match found {
+        Err(StoreError::Corrupt { .. }) => Ok(None),
+        other => other,
+    }
+}
+
+/// Claims as the store has them: also those on their way to a handler, and not those of handlers that were fenced.
+fn running(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
+    let kinds = shared.store.read(|v| {
+        let claims = v.running()?;
+        claims.into_iter().map(|(id, _)| Ok(readable(v.record(id))?.map(|r| r.kind))).collect::<Result<Vec<_>, _>>()
+    })?;
+    for kind in kinds.into_iter().flatten() {
+        gauges.depth(shared.queue_of(&shared.kind_name(kind)), State::Running, 1);
+    }
+    Ok(())
+}
+
+/// Delayed and waiting jobs share one index; counted a page at a time, because a long read pins old pages.
+fn waiting(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
+    let mut counts: HashMap<(&str, State), u64> = HashMap::new();
+    let mut after = (crate::model::time::Wall(0), JobId(0));
+    loop {
+        let page = shared.store.read(|v| {
+            let mut out = Vec::new();
+            for (due, id) in v.timers(after, PAGE)? {
+                let found = readable(v.record(id))?;
+                out.push((due, id, found.map(|r| (r.kind, State::from(&r.state)))));
+            }
+            Ok(out)
+        })?;
+        for (due, id, found) in &page {
+            after = (*due, *id);
+            if let Some((kind, state)) = found {
+                let name = shared.kind_name(*kind);
+                *counts.entry((shared.queue_of(&name), *state)).or_default() += 1;
+            }
+        }
+        if page.len() < PAGE {
+            break;
+        }
+    }
+    for ((queue, state), n) in counts {
+        gauges.depth(queue, state, n);
+    }
+    Ok(())
+}
+
+/// Letters, by what they wait for.
+fn lettered(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
+    let mut after = None;
+    loop {
+        let page = shared.store.read(|v| {
+            let mut out = Vec::new();
+            for id in v.letter_ids(after, PAGE)? {
+                let found = readable(v.record(id))?;
+                out.push((id, found.map(|r| (r.kind, State::from(&r.state)))));
+            }
+            Ok(out)
+        })?;
+        for (_, found) in &page {
+            if let Some((kind, state)) = found {
+                gauges.depth(shared.queue_of(&shared.kind_name(*kind)), *state, 1);
+            }
+        }
+        match page.last() {
+            Some((last, _)) if page.len() == PAGE => after = Some(*last),
+            Some(_) | None => return Ok(()),
+        }
+    }
+}

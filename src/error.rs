@@ -1,0 +1,193 @@
+//! The one public error: what failed, what it means for the job, what to do next.
+
+use crate::model::id::JobId;
+use crate::rules::Refusal;
+use crate::store::StoreError;
+use std::fmt;
+
+/// What a call of this library can fail with. The message names the next step.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed or refused; see the inner message.
+    #[error(transparent)]
+    Store(StoreError),
+    /// The job or letter as it stands does not allow it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Called inside a transaction closure or on the writer's thread (a sink), which would wait for itself.
+    #[error(
+        "a call of the queue inside a transaction closure (or a log sink) would wait for itself: use what the closure was given (tx.enqueue, tx.open_table), or call from another thread"
+    )]
+    InsideTransaction,
+    /// Called in a forked child: the file belongs to the parent.
+    #[error(
+        "this process was forked from the one that opened the queue: open nothing here, or start a process of its own"
+    )]
+    Forked,
+    /// The queue is shut down.
+    #[error("the queue is shut down: open it again")]
+    ShutDown,
+    /// Nobody knows whether the commit happened: the storage failed and healing goes on.
+    #[error(
+        "nobody knows whether this was stored: the storage failed and healing goes on. Repeat keyed calls (enqueue) freely; look before you repeat a transact"
+    )]
+    Unknown,
+    /// No such job.
+    #[error("there is no job {0}: it was never enqueued, or its rows were pruned after their retention")]
+    NotFound(JobId),
+    /// Something is larger than its limit; nothing was stored.
+    #[error("the {what} has {len} bytes, the limit is {limit}: store large data elsewhere and pass a reference")]
+    TooBig {
+        /// What.
+        what: &'static str,
+        /// Its size in bytes.
+        len: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A key must not be empty.
+    #[error("the key of a {kind} job is empty: derive it from the intent, or use JobKey::random()")]
+    EmptyKey {
+        /// Of which kind.
+        kind: String,
+    },
+    /// A payload, request or value could not be encoded or decoded.
+    #[error(
+        "{what} could not be encoded or read: {why}. Give the value the type it was stored with, and a type that serde can carry"
+    )]
+    Encode {
+        /// What.
+        what: String,
+        /// Why.
+        why: String,
+    },
+    /// Something about the registered kinds and effects is not right; nothing was started.
+    #[error("{0}")]
+    Setup(Setup),
+    /// The time given to a wait is over; the job goes on.
+    #[error("the wait is over, and job {0} has not ended: it goes on")]
+    WaitOver(JobId),
+    /// The time given to a drain is over; work goes on.
+    #[error("the wait is over, and the queue is not idle: it goes on")]
+    NotIdle,
+    /// The app's transaction closure failed; nothing of it was stored.
+    #[error("the transaction closure failed, and nothing of it was stored: {0}")]
+    App(String),
+    /// The transaction closure panicked; nothing of it was stored.
+    #[error("the transaction closure panicked, and nothing of it was stored: {0}")]
+    Panicked(String),
+    /// An async handler, performer or probe needs a runtime.
+    #[error("{0} is async, and there is no runtime: enable the feature `tokio`")]
+    NoRuntime(String),
+}
+
+/// What is wrong with a setup, found before anything runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Setup {
+    /// Two handlers for one kind.
+    KindTwice(String),
+    /// A declared effect without performer.
+    NoPerformer {
+        /// The kind that declares it.
+        kind: String,
+        /// The effect.
+        effect: String,
+    },
+    /// A recovery rule with a probe, and no probe registered.
+    NoProbe {
+        /// The effect.
+        effect: String,
+    },
+    /// `repeat()` on a charge, order or bulk delete.
+    RepeatForbidden {
+        /// The effect.
+        effect: String,
+    },
+    /// A risky effect and no `key_scope`.
+    NoKeyScope {
+        /// The effect.
+        effect: String,
+    },
+    /// A risky kind without success or review text.
+    NoTexts {
+        /// The kind.
+        kind: String,
+        /// Which text is missing: `success` or `review`.
+        missing: &'static str,
+    },
+    /// Two types under one effect name, or one name declared twice by a kind.
+    EffectTwice {
+        /// The name.
+        effect: String,
+    },
+    /// A name that is empty or too long.
+    BadName {
+        /// What it names.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KindTwice(k) => {
+                write!(f, "the kind {k:?} (or one of its former names) has two handlers: register one")
+            }
+            Self::NoPerformer { kind, effect } => write!(
+                f,
+                "the kind {kind:?} declares the effect {effect:?}, and no performer is registered: add .effect(..) for it"
+            ),
+            Self::NoProbe { effect } => write!(
+                f,
+                "the effect {effect:?} recovers by asking its provider, and no probe is registered: add .probe(..) for it"
+            ),
+            Self::RepeatForbidden { effect } => write!(
+                f,
+                "the effect {effect:?} must not use Recovery::repeat(): a charge, an order or a bulk delete would happen twice; use same_key, probe or ask"
+            ),
+            Self::NoKeyScope { effect } => write!(
+                f,
+                "the effect {effect:?} is risky, and there is no key scope: call .key_scope(..) with a name of this installation, so that another one at the same provider account cannot share its keys"
+            ),
+            Self::NoTexts { kind, missing } => write!(
+                f,
+                "the kind {kind:?} has a risky effect: say in Policy::{missing}(..) in plain words {}",
+                if *missing == "success" { "what is true when it succeeded" } else { "when a person is asked" }
+            ),
+            Self::EffectTwice { effect } => {
+                write!(f, "two effects have the name (or former name) {effect:?}: declare it once, or rename one")
+            }
+            Self::BadName { what, name } => {
+                write!(f, "the {what} {name:?} is empty or too long (at most 128 bytes)")
+            }
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn encode(what: impl Into<String>, why: &dyn fmt::Display) -> Self {
+        Self::Encode { what: what.into(), why: why.to_string() }
+    }
+}
+
+impl From<StoreError> for Error {
+    fn from(e: StoreError) -> Self {
+        if matches!(e, StoreError::Unknown) {
+            Self::Unknown
+        } else if matches!(e, StoreError::Closed) {
+            Self::ShutDown
+        } else {
+            Self::Store(e)
+        }
+    }
+}
+
+impl From<Setup> for Error {
+    fn from(s: Setup) -> Self {
+        Self::Setup(s)
+    }
+}

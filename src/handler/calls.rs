@@ -1,0 +1,87 @@
+//! Calls that are inside a performer right now, for the whole process: a request that may still be sent must not be taken for
+//! "not there", also when the queue was closed and opened again in the same process.
+
+use crate::model::id::{CallNo, EffectId, JobId};
+use crate::model::time::Mono;
+use crate::rules::CallFacts;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+type Key = ([u8; 16], JobId, EffectId);
+
+#[derive(Default)]
+struct State {
+    running: Vec<(CallNo, Mono)>,
+    ended: Option<Mono>,
+}
+
+static CALLS: LazyLock<Mutex<HashMap<Key, State>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// One call inside its performer; its end is noted when this is dropped, however that comes about.
+pub(crate) struct Inside {
+    key: Key,
+    call: CallNo,
+    clock: std::sync::Arc<dyn crate::clock::Clock>,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let now = self.clock.now().mono;
+        let mut calls = CALLS.lock();
+        if let Some(s) = calls.get_mut(&self.key) {
+            s.running.retain(|(c, _)| *c != self.call);
+            s.ended = Some(now);
+        }
+    }
+}
+
+/// The calls of one file.
+#[derive(Clone)]
+pub(crate) struct Calls {
+    instance: [u8; 16],
+    opened: Mono,
+}
+
+impl Calls {
+    pub(crate) fn of(instance: [u8; 16], opened: Mono) -> Self {
+        Self { instance, opened }
+    }
+    fn key(&self, job: JobId, effect: &EffectId) -> Key {
+        (self.instance, job, effect.clone())
+    }
+    /// A performer is entered.
+    pub(crate) fn enter(
+        &self,
+        job: JobId,
+        effect: &EffectId,
+        call: CallNo,
+        clock: &std::sync::Arc<dyn crate::clock::Clock>,
+    ) -> Inside {
+        let key = self.key(job, effect);
+        let now = clock.now().mono;
+        CALLS.lock().entry(key.clone()).or_default().running.push((call, now));
+        Inside { key, call, clock: clock.clone() }
+    }
+    /// The effect is resolved: nobody will ask when its calls ended.
+    pub(crate) fn forget(&self, job: JobId, effect: &EffectId) {
+        let key = self.key(job, effect);
+        let mut calls = CALLS.lock();
+        if calls.get(&key).is_some_and(|s| s.running.is_empty()) {
+            calls.remove(&key);
+        }
+    }
+    /// Whether a call is inside its performer.
+    pub(crate) fn running(&self, job: JobId, effect: &EffectId) -> bool {
+        CALLS.lock().get(&self.key(job, effect)).is_some_and(|s| !s.running.is_empty())
+    }
+    /// What is known about the calls of an effect. Without a memory of this process the earlier call ended with its process, so
+    /// the quiet time starts when the file was opened: it errs on the long side.
+    pub(crate) fn facts(&self, job: JobId, effect: &EffectId, now: Mono, key_age_ms: Option<u64>) -> CallFacts {
+        let calls = CALLS.lock();
+        let state = calls.get(&self.key(job, effect));
+        let oldest = state.and_then(|s| s.running.iter().map(|(_, since)| *since).min());
+        let quiet_since = state.and_then(|s| s.ended).unwrap_or(self.opened).max(self.opened);
+        CallFacts { running_ms: oldest.map(|since| now.since(since)), quiet_ms: now.since(quiet_since), key_age_ms }
+    }
+}

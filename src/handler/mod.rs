@@ -1,0 +1,23 @@
+//! What app code gives and holds: kinds, performers and probes in, contexts out.
+//!
+//! Handlers only orchestrate; everything they ask for goes through an attempt, which is fenced, stopped and recorded here.
+
+pub(crate) mod async_cx;
+pub(crate) mod attempt;
+pub(crate) mod call;
+pub(crate) mod calls;
+pub(crate) mod cx;
+pub(crate) mod effect;
+pub(crate) mod enqueue;
+pub(crate) mod fail;
+pub(crate) mod flow;
+pub(crate) mod handlers;
+pub(crate) mod job;
+pub(crate) mod kinds;
+pub(crate) mod learn;
+pub(crate) mod ops;
+pub(crate) mod reply;
+pub(crate) mod shared;
+pub(crate) mod transact;
+pub(crate) mod trust;
+pub(crate) mod tx;

@@ -1,0 +1,379 @@
+//! The operations of a running attempt on the store: intent, result, probe answer, step, commit, finish, end.
+//!
+//! Each loads, lets the rules decide, and puts; what it remembers belongs to the round's final run and is told after the commit.
+
+use super::attempt::{Attempt, Pending};
+use super::call::Call;
+use super::fail::Fail;
+use super::learn::Told;
+use super::reply::Answer;
+use super::shared::{Changed, InsideTransaction, Line, Shared, Suppressed, store_error};
+use super::tx::Tx;
+use crate::model::attempt::{AttemptEnd, Stop};
+use crate::model::effect::{EffectRecord, Stored};
+use crate::model::id::{EffectId, Lease};
+use crate::model::job::{JobRecord, JobState, Memo};
+use crate::rules::effect::{self, Asking, Begin, Request, Same};
+use crate::rules::{Env, Refusal, lifecycle};
+use crate::store::{AppRun, Op, StoreError, Write};
+use std::sync::Arc;
+
+/// What the writer said to `cx.effect(..)`.
+pub(crate) enum Began {
+    Recorded(Stored, bool),
+    Call(Call),
+    Probe(Box<EffectRecord>, Asking),
+    Stop(Stop),
+}
+
+fn load(tx: &mut Write<'_>, lease: &Lease) -> Result<Option<JobRecord>, StoreError> {
+    tx.record(lease.job())
+}
+
+/// Asks the rules about an effect and writes the intent, durably, before anything is called.
+pub(crate) struct BeginOp {
+    pub(crate) attempt: Arc<Attempt>,
+    pub(crate) request: Request,
+    pub(crate) stored: Option<EffectId>,
+    pub(crate) same: Same,
+    pub(crate) answer: Answer<Told<Began>>,
+    pub(crate) done: Option<(Told<Began>, Option<Changed>)>,
+    pub(crate) pending: Pending,
+}
+
+impl BeginOp {
+    fn decide(&self, tx: &mut Write<'_>) -> Result<(Told<Began>, Option<Changed>), StoreError> {
+        let a = &self.attempt;
+        let shared = &a.shared;
+        if let Some(stop) = a.stopped() {
+            // Asked for beside another effect that has ended without an answer meanwhile.
+            return Ok((Ok(Began::Stop(stop)), None));
+        }
+        let Some(job) = load(tx, &a.lease)? else { return Ok((Err(Refusal::Fenced.into()), None)) };
+        let record = match &self.stored {
+            Some(id) => tx.effect(a.id(), id)?,
+            None => None,
+        };
+        let now = shared.now();
+        let calls = |r: &EffectRecord| shared.call_facts(a.id(), r, now);
+        let env = Env { now, draw: shared.draw(), calls: &calls };
+        let of = record.as_ref().map_or_else(|| self.request.id.clone(), |r| r.id.clone());
+        let key = |generation| shared.idempotency_key(&a.row, &a.stored_kind, &of, generation);
+        let begun = effect::begin(
+            &job,
+            &a.lease,
+            record.as_ref(),
+            self.same,
+            &self.request,
+            &self.unasked(tx)?,
+            &a.kind.rules,
+            &env,
+            &key,
+        );
+        Ok(match begun {
+            Err(refusal) => (Err(refusal.into()), None),
+            Ok(Begin::Recorded { result, differs }) => (Ok(Began::Recorded(result, differs)), None),
+            Ok(Begin::Probe(asking)) => match record {
+                Some(r) => (Ok(Began::Probe(Box::new(r), asking)), None),
+                None => (Err(Refusal::Fenced.into()), None),
+            },
+            Ok(Begin::Stop(stop)) => (Ok(Began::Stop(stop)), None),
+            Ok(Begin::Call { change, .. }) => {
+                tx.put(&change)?;
+                let record = change.effects().first().cloned();
+                a.set_number(change.record().attempts);
+                match record {
+                    Some(r) => (Ok(Began::Call(Call::new(a, r))), Some(a.changed(*change))),
+                    None => (Err(Refusal::Fenced.into()), None),
+                }
+            }
+        })
+    }
+}
+
+impl BeginOp {
+    /// What earlier claims left open and this one has not asked for yet; a late proof may have settled it since the claim.
+    fn unasked(&self, tx: &mut Write<'_>) -> Result<Vec<EffectId>, StoreError> {
+        let mut open = Vec::new();
+        for id in self.attempt.unasked() {
+            if tx.effect(self.attempt.id(), &id)?.is_some_and(|r| r.state.is_unresolved()) {
+                open.push(id);
+            }
+        }
+        Ok(open)
+    }
+}
+
+impl Op for BeginOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.done = Some(self.decide(tx)?);
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        drop(self.pending);
+        match (result, self.done) {
+            (Ok(()), Some((mut told, changed))) => {
+                if let Ok(Began::Call(call)) = &mut told {
+                    call.arm();
+                }
+                if let Some(changed) = changed {
+                    self.attempt.shared.report.changed(&[changed]);
+                }
+                self.answer.send(told);
+            }
+            (Ok(()), None) => {}
+            (Err(e), _) => self.answer.send(Err(store_error(e))),
+        }
+    }
+}
+
+/// Remembers a step.
+pub(crate) struct StepOp {
+    pub(crate) attempt: Arc<Attempt>,
+    pub(crate) memo: Memo,
+    pub(crate) answer: Answer<Told<()>>,
+    pub(crate) done: Option<(Told<()>, Option<Changed>)>,
+    pub(crate) pending: Pending,
+}
+
+impl Op for StepOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        let lease = &self.attempt.lease;
+        let told = match load(tx, lease)? {
+            Some(job) if self.attempt.stopped().is_none() => lifecycle::remember(&job, lease, self.memo.clone()),
+            Some(_) | None => Err(Refusal::Fenced),
+        };
+        self.done = Some(match told {
+            Ok(change) => {
+                tx.put(&change)?;
+                (Ok(()), Some(self.attempt.changed(change)))
+            }
+            Err(refusal) => (Err(refusal.into()), None),
+        });
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        drop(self.pending);
+        match (result, self.done) {
+            (Ok(()), Some((told, changed))) => {
+                if let Some(changed) = changed {
+                    self.attempt.shared.report.changed(&[changed]);
+                }
+                self.answer.send(told);
+            }
+            (Ok(()), None) => {}
+            (Err(e), _) => self.answer.send(Err(store_error(e))),
+        }
+    }
+}
+
+/// App code in a transaction, type-erased: the value as JSON (or nothing), or the app's failure.
+pub(crate) type AppCode = Box<dyn Fn(&mut Tx<'_>) -> Result<Vec<u8>, Fail> + Send>;
+
+/// What an app closure came to.
+pub(crate) enum AppDone {
+    Ok { value: Vec<u8>, changes: Vec<Changed>, suppressed: Vec<&'static str> },
+    Fail(Fail),
+    Panicked(String),
+    Leaked(String),
+}
+
+/// Runs app code inside the writer's transaction; what a failing one wrote is undone with its whole round.
+pub(crate) fn run_app(
+    tx: &mut Write<'_>,
+    shared: &Arc<Shared>,
+    name: &str,
+    code: &dyn Fn(&mut Tx<'_>) -> Result<Vec<u8>, Fail>,
+) -> Result<AppDone, StoreError> {
+    let _inside = InsideTransaction::enter();
+    let _held = shared.watchdog.hold(name);
+    let run = tx.app(name, &mut |app| {
+        let mut t = Tx::new(app, shared.clone());
+        let value = code(&mut t);
+        (value, t.into_parts())
+    });
+    Ok(match run {
+        AppRun::Done { value: (Ok(value), (changes, suppressed)), .. } => AppDone::Ok { value, changes, suppressed },
+        AppRun::Done { value: (Err(fail), _), wrote } => {
+            if wrote {
+                tx.fail_app();
+            }
+            AppDone::Fail(fail)
+        }
+        AppRun::Panicked(text) => AppDone::Panicked(text),
+        AppRun::Leaked(table) => AppDone::Leaked(table),
+    })
+}
+
+/// `cx.commit` and `cx.finish`: app tables and the job's progress in one transaction, fenced, once.
+pub(crate) struct CommitOp {
+    pub(crate) attempt: Arc<Attempt>,
+    /// `None`: finish.
+    pub(crate) name: Option<String>,
+    pub(crate) code: AppCode,
+    pub(crate) output: Option<Vec<u8>>,
+    pub(crate) answer: Answer<Told<Committed>>,
+    pub(crate) done: Option<Done>,
+    pub(crate) pending: Pending,
+}
+
+/// What a commit came to, for the handler.
+pub(crate) enum Committed {
+    Ok(Vec<u8>),
+    Fail(Fail),
+    /// The finish gate is closed: these effects need an answer.
+    Gate(Vec<EffectId>),
+}
+
+pub(crate) struct Done {
+    told: Told<Committed>,
+    changes: Vec<Changed>,
+    suppressed: Vec<&'static str>,
+}
+
+impl CommitOp {
+    fn decide(&self, tx: &mut Write<'_>) -> Result<Done, StoreError> {
+        let a = &self.attempt;
+        let lease = &a.lease;
+        let nothing = |told| Done { told, changes: Vec::new(), suppressed: Vec::new() };
+        let refuse =
+            |r: Refusal| nothing(if let Refusal::Gate(ids) = r { Ok(Committed::Gate(ids)) } else { Err(r.into()) });
+        let Some(job) = load(tx, lease)?.filter(|_| a.stopped().is_none()) else {
+            return Ok(refuse(Refusal::Fenced));
+        };
+        let effects = if job.effects > 0 { tx.effects(a.id())? } else { Vec::new() };
+        let may = match self.name {
+            Some(_) => effect::running(&job, lease).map(|_| ()),
+            None => lifecycle::may_finish(&job, lease, &effects, &a.kind.rules),
+        };
+        if let Err(r) = may {
+            return Ok(refuse(r));
+        }
+        let fail = |text: String| nothing(Ok(Committed::Fail(Fail::new(text))));
+        let holder = match &self.name {
+            Some(name) => format!("commit {name:?} of {}/{}", a.stored_kind, a.row.key),
+            None => format!("finish of {}/{}", a.stored_kind, a.row.key),
+        };
+        let (value, mut changes, suppressed) = match run_app(tx, &a.shared, &holder, &*self.code)? {
+            AppDone::Ok { value, changes, suppressed } => (value, changes, suppressed),
+            AppDone::Fail(f) => {
+                return Ok(nothing(Ok(Committed::Fail(f))));
+            }
+            AppDone::Panicked(text) => return Ok(fail(format!("the transaction closure panicked: {text}"))),
+            AppDone::Leaked(table) => {
+                return Ok(fail(format!(
+                    "the transaction closure left the table {table:?} open: drop it before it returns"
+                )));
+            }
+        };
+        if value.len() > a.shared.limits.payload {
+            tx.fail_app();
+            return Ok(fail(format!(
+                "the value has {} bytes, more than the limit of {}",
+                value.len(),
+                a.shared.limits.payload
+            )));
+        }
+        let now = a.shared.now();
+        let calls = |r: &EffectRecord| a.shared.call_facts(a.id(), r, now);
+        let env = Env { now, draw: a.shared.draw(), calls: &calls };
+        let change = match &self.name {
+            Some(name) => {
+                lifecycle::remember(&job, lease, Memo { name: name.clone(), commit: true, value: value.clone() })
+            }
+            None => lifecycle::end(&job, lease, AttemptEnd::Success, &effects, &a.kind.rules, &env),
+        };
+        match change {
+            Ok(change) => {
+                tx.put(&change)?;
+                if let (None, Some(output)) = (&self.name, &self.output) {
+                    tx.put_output(a.id(), output.clone())?;
+                }
+                changes.push(a.changed(change));
+                Ok(Done { told: Ok(Committed::Ok(value)), changes, suppressed })
+            }
+            Err(r) => {
+                tx.fail_app();
+                Ok(refuse(r))
+            }
+        }
+    }
+}
+
+impl Op for CommitOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.done = None;
+        self.done = Some(self.decide(tx)?);
+        Ok(())
+    }
+    fn is_app(&self) -> bool {
+        true
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        drop(self.pending);
+        match (result, self.done) {
+            (Ok(()), Some(mut done)) => {
+                let report = &self.attempt.shared.report;
+                let finished = self.name.is_none() && matches!(done.told, Ok(Committed::Ok(_)));
+                if finished {
+                    self.attempt.set_finished();
+                }
+                if finished && let Some(last) = done.changes.last_mut() {
+                    last.line = Some(self.attempt.line());
+                }
+                report.changed(&done.changes);
+                done.suppressed.iter().for_each(|kind| report.suppressed(kind, Suppressed::Enqueue));
+                self.answer.send(done.told);
+            }
+            (Ok(()), None) => {}
+            (Err(e), _) => self.answer.send(Err(store_error(e))),
+        }
+    }
+}
+
+/// The end of an attempt.
+pub(crate) struct EndOp {
+    pub(crate) attempt: Arc<Attempt>,
+    pub(crate) how: AttemptEnd,
+    pub(crate) output: Option<Vec<u8>>,
+    pub(crate) line: Line,
+    /// Told whether the end was accepted: `false` if the lease was over.
+    pub(crate) then: Option<Box<dyn FnOnce(bool) + Send>>,
+    pub(crate) done: Option<Changed>,
+}
+
+impl Op for EndOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.done = None;
+        let a = &self.attempt;
+        let (shared, id) = (&a.shared, a.id());
+        let Some(job) = load(tx, &a.lease)? else { return Ok(()) };
+        let effects = if job.effects > 0 { tx.effects(id)? } else { Vec::new() };
+        let now = shared.now();
+        let calls = |r: &EffectRecord| shared.call_facts(id, r, now);
+        let env = Env { now, draw: shared.draw(), calls: &calls };
+        // Refused: another claim, a decision or the job's end came first.
+        if let Ok(change) = lifecycle::end(&job, &a.lease, self.how.clone(), &effects, &a.kind.rules, &env) {
+            tx.put(&change)?;
+            // Only with its success: the finish gate may have made a question of it.
+            let over = matches!(change.record().state, JobState::Ended { .. });
+            if let Some(output) = self.output.as_ref().filter(|_| over) {
+                tx.put_output(id, output.clone())?;
+            }
+            let mut changed = a.changed(change);
+            changed.line = Some(self.line.clone());
+            self.done = Some(changed);
+        }
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        let changed = self.done.filter(|_| result.is_ok());
+        let accepted = changed.is_some();
+        if let Some(changed) = changed {
+            self.attempt.shared.report.changed(&[changed]);
+        }
+        if let Some(then) = self.then {
+            then(accepted);
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What every handler, caller and operation of one open queue shares.
+
+use super::calls::Calls;
+use super::effect::BoxFuture;
+use super::kinds::Kinds;
+use super::trust::Trust;
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::model::Limits;
+use crate::model::effect::EffectRecord;
+use crate::model::id::{IdempotencyKey, JobId, JobKey, KindId};
+use crate::model::job::JobRow;
+use crate::model::policy::{KindRules, Policy};
+use crate::model::time::Now;
+use crate::rules::{CallFacts, Change};
+use crate::store::{Lane, Op, Store, StoreError};
+use parking_lot::{Mutex, RwLock};
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::Duration;
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks this thread as inside a transaction closure until it is dropped.
+pub(crate) struct InsideTransaction(bool);
+
+impl InsideTransaction {
+    pub(crate) fn enter() -> Self {
+        Self(INSIDE.replace(true))
+    }
+}
+impl Drop for InsideTransaction {
+    fn drop(&mut self) {
+        INSIDE.set(self.0);
+    }
+}
+
+/// Everything that runs on this thread from now on is inside: it is the writer's.
+pub(crate) fn this_is_the_writer() {
+    INSIDE.set(true);
+}
+
+/// Whether this thread is inside a transaction closure, or the writer's own: a call of the queue would wait for itself.
+pub(crate) fn inside_transaction() -> bool {
+    INSIDE.get()
+}
+
+/// Who hears what became true, after the commit.
+pub(crate) trait Report: Send + Sync {
+    /// What one committed operation changed, in its order.
+    fn changed(&self, changes: &[Changed]);
+    /// A claim that an earlier process left behind ends here: it has a beginning here, too.
+    fn carried(&self, kind: &str, continuing: bool);
+    /// A duplicate was recognised and nothing happened a second time.
+    fn suppressed(&self, kind: &str, at: Suppressed);
+    /// Something a person should read in the log.
+    fn warn(&self, text: &str);
+    /// A round became durable.
+    fn committed(&self, took: Duration);
+}
+
+/// Where a duplicate was recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Suppressed {
+    Enqueue,
+    Effect,
+    Step,
+}
+
+/// A change that became durable, with the names that it leaves out.
+#[derive(Clone, Debug)]
+pub(crate) struct Changed {
+    pub(crate) kind: Arc<str>,
+    pub(crate) queue: &'static str,
+    pub(crate) key: JobKey,
+    pub(crate) change: Change,
+    /// For a claim: how long it could have run before.
+    pub(crate) waited_ms: Option<u64>,
+    /// For the end of a claim.
+    pub(crate) line: Option<Line>,
+}
+
+impl Changed {
+    pub(crate) fn new(kind: Arc<str>, queue: &'static str, key: JobKey, change: Change) -> Self {
+        Self { kind, queue, key, change, waited_ms: None, line: None }
+    }
+}
+
+/// What the log line of an attempt says beside the facts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Line {
+    pub(crate) owner: String,
+    pub(crate) step: Option<String>,
+    pub(crate) operations: Vec<String>,
+    pub(crate) notes: Vec<(String, String)>,
+    pub(crate) duration_ms: u64,
+}
+
+/// Runs futures and blocking closures beside the caller; implemented over tokio by the engine.
+pub(crate) trait Bridge: Send + Sync {
+    /// Runs a future to its end, whatever becomes of the caller.
+    fn spawn(&self, f: BoxFuture<()>);
+    /// Runs a blocking closure on a thread for such.
+    fn spawn_blocking(&self, f: Box<dyn FnOnce() + Send>);
+}
+
+/// Watches app code that holds the writer.
+pub(crate) trait Watchdog: Send + Sync {
+    /// `name` starts to hold the writer; the returned guard ends it.
+    fn hold(&self, name: &str) -> Box<dyn Send>;
+}
+
+/// Where the queue is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Phase {
+    Open = 0,
+    Stopping = 1,
+    Closed = 2,
+}
+
+/// What is paused, and why.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pauses {
+    pub(crate) all: Option<String>,
+    pub(crate) kinds: HashMap<String, String>,
+    pub(crate) queues: HashMap<String, String>,
+}
+
+impl Pauses {
+    pub(crate) fn covers(&self, kind: &str, queue: Option<&str>) -> bool {
+        self.all.is_some() || self.kinds.contains_key(kind) || queue.is_some_and(|q| self.queues.contains_key(q))
+    }
+    pub(crate) fn count(&self) -> usize {
+        usize::from(self.all.is_some()) + self.kinds.len() + self.queues.len()
+    }
+}
+
+/// The shared state of one open queue.
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) registry: Kinds,
+    pub(crate) limits: Limits,
+    pub(crate) key_scope: String,
+    pub(crate) calls: Calls,
+    pub(crate) trust: Trust,
+    pub(crate) report: Arc<dyn Report>,
+    pub(crate) bridge: Option<Arc<dyn Bridge>>,
+    pub(crate) watchdog: Arc<dyn Watchdog>,
+    pub(crate) pauses: RwLock<Pauses>,
+    pub(crate) names: RwLock<HashMap<KindId, Arc<str>>>,
+    pub(crate) phase: AtomicU8,
+    pub(crate) pid: u32,
+    pub(crate) draws: Mutex<Box<dyn FnMut() -> u64 + Send>>,
+    pub(crate) plain: KindRules,
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> Now {
+        self.clock.now()
+    }
+    pub(crate) fn draw(&self) -> u64 {
+        (self.draws.lock())()
+    }
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Open,
+            1 => Phase::Stopping,
+            _ => Phase::Closed,
+        }
+    }
+    /// Refuses what cannot work here: inside a closure it would wait for itself, in a forked child the file is not ours.
+    pub(crate) fn may_call(&self) -> Result<(), Error> {
+        if inside_transaction() {
+            return Err(Error::InsideTransaction);
+        }
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
+        if self.phase() == Phase::Closed {
+            return Err(Error::ShutDown);
+        }
+        Ok(())
+    }
+    /// This is not the process that opened the file, but a child that was forked from it.
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.pid
+    }
+    pub(crate) fn submit(&self, lane: Lane, op: Box<dyn Op>) -> Result<(), Error> {
+        self.store.submit(lane, op).map_err(|(_, e)| store_error(e))
+    }
+    /// What is known about the calls of an effect, at `now`.
+    pub(crate) fn call_facts(&self, job: JobId, record: &EffectRecord, now: Now) -> CallFacts {
+        let age = self.trust.age(record.first_call, now, self.clock.boot_ms());
+        self.calls.facts(job, &record.id, now.mono, age)
+    }
+    /// The name under which jobs of this kind are stored.
+    pub(crate) fn kind_name(&self, id: KindId) -> Arc<str> {
+        if let Some(name) = self.names.read().get(&id) {
+            return name.clone();
+        }
+        let all = self.store.read(|v| v.kinds()).unwrap_or_default();
+        let mut names = self.names.write();
+        for (k, n) in all {
+            names.entry(k).or_insert_with(|| n.into());
+        }
+        names.get(&id).cloned().unwrap_or_else(|| format!("kind-{}", id.0).into())
+    }
+    /// The rules of a stored kind: the registered ones, or the plain defaults for a kind that today's app does not know.
+    pub(crate) fn rules_of(&self, kind: KindId) -> &KindRules {
+        self.rules_named(&self.kind_name(kind))
+    }
+    pub(crate) fn rules_named(&self, name: &str) -> &KindRules {
+        self.registry.kind(name).map_or(&self.plain, |k| &k.rules)
+    }
+    /// The queue of a kind, as a label.
+    pub(crate) fn queue_of(&self, kind: &str) -> &'static str {
+        self.registry.kind(kind).map_or("default", |k| k.queue)
+    }
+    pub(crate) fn paused(&self, kind: &str) -> bool {
+        self.covered(&self.pauses.read(), kind)
+    }
+    /// Whether these pauses cover jobs stored under `kind`: by that name, by the kind's name of today, or by its queue.
+    pub(crate) fn covered(&self, pauses: &Pauses, kind: &str) -> bool {
+        match self.registry.kind(kind) {
+            Some(k) => pauses.covers(kind, Some(k.queue)) || pauses.covers(k.name, None),
+            None => pauses.covers(kind, None),
+        }
+    }
+    /// The key of one generation of an effect.
+    pub(crate) fn idempotency_key(
+        &self,
+        row: &JobRow,
+        kind: &str,
+        effect: &crate::model::id::EffectId,
+        generation: u32,
+    ) -> IdempotencyKey {
+        let key: &JobKey = &row.key;
+        crate::rules::effect::idempotency_key(&self.key_scope, kind, key, row.incarnation, effect, generation)
+    }
+}
+
+/// Rules for kinds that nobody registered.
+pub(crate) fn plain_rules() -> KindRules {
+    Policy::default().resolve(&[])
+}
+
+/// How a store failure reads to a caller.
+pub(crate) fn store_error(e: StoreError) -> Error {
+    Error::from(e)
+}
+
+/// A closure of the app may hold the writer this long before it is named in a warning.
+pub(crate) const HOLD_WARNING: Duration = Duration::from_secs(5);

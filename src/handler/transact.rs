@@ -1,0 +1,89 @@
+//! `jobs.transact`: app code in the writer's transaction, from outside a handler.
+
+use super::ops::{AppDone, run_app};
+use super::reply::{Answer, Reply, answer};
+use super::shared::{Changed, Shared, Suppressed, store_error};
+use super::tx::Tx;
+use crate::error::Error;
+use crate::handler::fail::Fail;
+use crate::store::{Op, StoreError, Write};
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// One transaction of the app's.
+pub(crate) struct TransactOp<T, E, F> {
+    shared: Arc<Shared>,
+    code: F,
+    answer: Answer<Result<T, E>>,
+    done: Option<Result<T, E>>,
+    changes: Vec<Changed>,
+    suppressed: Vec<&'static str>,
+}
+
+impl<T, E, F> TransactOp<T, E, F>
+where
+    T: Send + 'static,
+    E: From<Error> + Send + 'static,
+    F: Fn(&mut Tx<'_>) -> Result<T, E> + Send + 'static,
+{
+    pub(crate) fn prepare(shared: Arc<Shared>, code: F) -> (Box<dyn Op>, Reply<Result<T, E>>) {
+        let (tell, reply) = answer();
+        let op = Self { shared, code, answer: tell, done: None, changes: Vec::new(), suppressed: Vec::new() };
+        (Box::new(op), reply)
+    }
+}
+
+impl<T, E, F> Op for TransactOp<T, E, F>
+where
+    T: Send + 'static,
+    E: From<Error> + Send + 'static,
+    F: Fn(&mut Tx<'_>) -> Result<T, E> + Send + 'static,
+{
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.changes.clear();
+        self.suppressed.clear();
+        let kept = RefCell::new(None);
+        let code = &self.code;
+        let call = |tx: &mut Tx<'_>| match code(tx) {
+            Ok(value) => {
+                *kept.borrow_mut() = Some(Ok(value));
+                Ok(Vec::new())
+            }
+            Err(e) => {
+                *kept.borrow_mut() = Some(Err(e));
+                Err(Fail::new("the closure failed"))
+            }
+        };
+        let run = run_app(tx, &self.shared, "transact", &call)?;
+        self.done = match run {
+            AppDone::Ok { changes, suppressed, .. } => {
+                self.changes = changes;
+                self.suppressed = suppressed;
+                kept.into_inner()
+            }
+            AppDone::Fail(_) => kept.into_inner(),
+            AppDone::Panicked(text) => Some(Err(E::from(Error::Panicked(text)))),
+            AppDone::Leaked(table) => Some(Err(E::from(Error::Store(StoreError::TableLeaked(table))))),
+        };
+        Ok(())
+    }
+    fn is_app(&self) -> bool {
+        true
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        match (result, self.done) {
+            (Ok(()), Some(told)) => {
+                if told.is_ok() {
+                    self.shared.report.changed(&self.changes);
+                    self.suppressed.iter().for_each(|kind| self.shared.report.suppressed(kind, Suppressed::Enqueue));
+                }
+                self.answer.send(told);
+            }
+            (Ok(()), None) => {}
+            (Err(e), _) => self.answer.send(Err(E::from(store_error(e)))),
+        }
+    }
+    fn unknown(&mut self) {
+        self.answer.send(Err(E::from(Error::Unknown)));
+    }
+}

@@ -1,0 +1,104 @@
+//! Whether the wall clock can be believed. Ages that protect against repetition only err on the long side: a clock behind what
+//! the file has already seen, or one that stepped back since a first call, makes a provider's key count as over.
+
+use crate::model::time::{Now, Wall};
+use parking_lot::Mutex;
+
+/// Slack between two readings before they count as a step.
+pub(crate) const SLACK_MS: u64 = 2_000;
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    high: Wall,
+    stepped: Wall,
+    last: Now,
+    boot: Option<u64>,
+    trusted_ms: u64,
+}
+
+/// The memory of the wall clock: its high-water mark, and where it was when it last stepped back.
+#[derive(Debug)]
+pub(crate) struct Trust(Mutex<State>);
+
+/// What the trust wants kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// The highest wall clock ever seen.
+    pub(crate) high: Wall,
+    /// First calls at or before this instant cannot be dated any more.
+    pub(crate) stepped: Wall,
+    /// Milliseconds of uptime without a divergence of the clocks, summed over starts.
+    pub(crate) trusted_ms: u64,
+}
+
+impl Trust {
+    /// From the marks of the file.
+    pub(crate) fn new(kept: Marks, now: Now, boot: Option<u64>) -> Self {
+        let mut s = State { high: kept.high, stepped: kept.stepped, last: now, boot, trusted_ms: kept.trusted_ms };
+        if now.wall.0.saturating_add(SLACK_MS) < kept.high.0 {
+            s.stepped = kept.high;
+            s.trusted_ms = 0;
+        }
+        s.high = s.high.max(now.wall);
+        Self(Mutex::new(s))
+    }
+    /// Takes a reading in; says how far the wall clock moved against the stopwatch since the last one, in ms.
+    pub(crate) fn observe(&self, now: Now, boot: Option<u64>) -> i64 {
+        let mut s = self.0.lock();
+        let wall = signed(now.wall.0) - signed(s.last.wall.0);
+        let mono = signed(now.mono.0) - signed(s.last.mono.0);
+        // Suspend moves the wall clock and the boot clock alike: only against the latter is it a step.
+        let steady = match (s.boot, boot) {
+            (Some(a), Some(b)) => signed(b) - signed(a),
+            _ => mono,
+        };
+        if (wall - steady).unsigned_abs() > SLACK_MS {
+            s.trusted_ms = 0;
+        } else {
+            s.trusted_ms = s.trusted_ms.saturating_add(u64::try_from(mono).unwrap_or(0));
+        }
+        if wall < steady - signed(SLACK_MS) {
+            s.stepped = s.high;
+        }
+        s.high = s.high.max(now.wall);
+        s.last = now;
+        s.boot = boot;
+        wall - mono
+    }
+    /// Wall ms since a first call; `None` if it cannot be trusted.
+    pub(crate) fn age(&self, first_call: Wall, now: Now, boot: Option<u64>) -> Option<u64> {
+        self.observe(now, boot);
+        let s = self.0.lock();
+        let behind = now.wall.0.saturating_add(SLACK_MS) < s.high.0;
+        let undated = first_call <= s.stepped && s.stepped.0 > 0;
+        (!behind && !undated && first_call <= now.wall.after(std::time::Duration::from_millis(SLACK_MS)))
+            .then(|| now.wall.since(first_call))
+    }
+    /// Whether the wall clock is behind what the file has already seen.
+    pub(crate) fn is_behind(&self, now: Now) -> bool {
+        now.wall.0.saturating_add(SLACK_MS) < self.0.lock().high.0
+    }
+    /// What should be kept.
+    pub(crate) fn marks(&self) -> Marks {
+        let s = self.0.lock();
+        Marks { high: s.high, stepped: s.stepped, trusted_ms: s.trusted_ms }
+    }
+}
+
+fn signed(ms: u64) -> i64 {
+    i64::try_from(ms).unwrap_or(i64::MAX)
+}
+
+impl Marks {
+    pub(crate) fn to_bytes(self) -> [u8; 24] {
+        let mut out = [0; 24];
+        out[..8].copy_from_slice(&self.high.0.to_le_bytes());
+        out[8..16].copy_from_slice(&self.stepped.0.to_le_bytes());
+        out[16..].copy_from_slice(&self.trusted_ms.to_le_bytes());
+        out
+    }
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let word = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?)) };
+        Some(Self { high: Wall(word(0)?), stepped: Wall(word(8)?), trusted_ms: word(16)? })
+    }
+}

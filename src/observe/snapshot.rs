@@ -1,0 +1,168 @@
+//! What `jobs.snapshot()` returns: counters and gauges at one instant, as plain values without an exporter.
+//!
+//! Counters count since the process started and only what was committed; gauges are what the store counted. Every label is
+//! there from the start, with zero. Made by [`Counters::snapshot`](super::counters::Counters::snapshot).
+
+use super::histogram::{ATTEMPTS, Durations};
+use super::kind::{Kind, outcome_index};
+use super::line::{CLASSES, GaveBack, OUTCOMES, class_word};
+use crate::model::attempt::Outcome;
+use crate::model::job::State;
+use crate::model::time::Wall;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Counters and gauges at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+    /// All kinds together.
+    pub all: KindCounts,
+    /// By kind.
+    pub kinds: BTreeMap<String, KindCounts>,
+    /// How long commits took.
+    pub store_commit_duration_seconds: Durations,
+    /// What the store counted.
+    #[serde(flatten)]
+    pub gauges: Gauges,
+}
+
+/// What is true now, as the store counted it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Gauges {
+    /// Jobs by queue and state; jobs that are over are counted while their rows are kept.
+    pub queue_depth: BTreeMap<String, BTreeMap<&'static str, u64>>,
+    /// By queue: the age of the oldest job that is neither over nor waiting for a person. Absent if there is none.
+    pub oldest_age_seconds: BTreeMap<String, f64>,
+    /// Jobs about which a person is asked.
+    pub dead_letters: u64,
+    /// Everything is paused.
+    pub paused: bool,
+    /// Kinds that are paused by themselves.
+    pub paused_kinds: BTreeSet<String>,
+    /// Kinds with ready jobs that no handler is registered for: they wait.
+    pub unknown_kinds: BTreeSet<String>,
+    /// The size of the database file.
+    pub store_size_bytes: u64,
+}
+
+impl Gauges {
+    /// Adds `n` jobs in `state`; the queue shows every other state with zero.
+    pub fn depth(&mut self, queue: &str, state: State, n: u64) {
+        let states =
+            self.queue_depth.entry(queue.to_owned()).or_insert_with(|| STATES.map(|s| (state_word(s), 0)).into());
+        let depth = states.entry(state_word(state)).or_default();
+        *depth = depth.saturating_add(n);
+    }
+    /// The oldest unfinished job of a queue was enqueued at `enqueued`; the older of two wins.
+    pub fn oldest(&mut self, queue: &str, enqueued: Wall, now: Wall) {
+        #[expect(clippy::cast_precision_loss, reason = "an age in ms is exact up to 285,000 years")]
+        let age = now.since(enqueued) as f64 / 1e3;
+        let oldest = self.oldest_age_seconds.entry(queue.to_owned()).or_default();
+        *oldest = oldest.max(age);
+    }
+}
+
+/// The counters of one kind, or of all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct KindCounts {
+    /// Jobs stored; duplicates are not among them.
+    pub enqueued_total: u64,
+    /// Claims, those that an earlier process left behind included.
+    pub claims_total: u64,
+    /// Claims that were not attempts, by reason.
+    pub given_back_total: BTreeMap<&'static str, u64>,
+    /// Attempts begun: exactly the claims without those given back.
+    pub attempts_total: u64,
+    /// Claims that ended, by outcome: one for each line of the log, those given back and continued included.
+    pub outcomes_total: BTreeMap<&'static str, u64>,
+    /// Attempts ended that were not the first of their job.
+    pub retries_total: u64,
+    /// Duplicates recognised, by where: `enqueue`, `effect`, `step`.
+    pub duplicate_suppressed_total: BTreeMap<&'static str, u64>,
+    /// Failed attempts by class.
+    pub failures_total: BTreeMap<&'static str, u64>,
+    /// Leases that ran out while a handler had them.
+    pub lease_expired_total: u64,
+    /// Jobs over, by how.
+    pub ended_total: BTreeMap<&'static str, u64>,
+    /// By effect: how often its record came to be in a state. `intended` is the number of calls about to be made.
+    pub effects_total: BTreeMap<String, BTreeMap<&'static str, u64>>,
+    /// Proofs from calls whose lease was over.
+    pub late_proofs_total: u64,
+    /// Proofs that contradict another one or a person.
+    pub conflicts_total: u64,
+    /// Dead letters created.
+    pub letters_opened_total: u64,
+    /// Dead letters answered.
+    pub letters_closed_total: u64,
+    /// Of the claims that ended well or badly, the share that ended well; interruptions, waits and "not yet" are neither.
+    pub success_ratio: Option<f64>,
+    /// Of the attempts that ended, the share that were not the first of their job.
+    pub retry_ratio: Option<f64>,
+    /// How long handlers had their jobs.
+    pub duration_seconds: Durations,
+    /// How long jobs that could run were not claimed.
+    pub wait_seconds: Durations,
+}
+
+impl KindCounts {
+    pub(super) fn of(kind: &Kind) -> Self {
+        let good = kind.outcomes.at(outcome_index(Outcome::Success));
+        let bad = [Outcome::Retry, Outcome::NeedsDecision, Outcome::Dead].map(|o| kind.outcomes.at(outcome_index(o)));
+        Self {
+            enqueued_total: kind.enqueued,
+            claims_total: kind.claims,
+            given_back_total: kind.given_back.named(GaveBack::ALL.map(GaveBack::as_str)),
+            attempts_total: kind.claims.saturating_sub(kind.given_back.sum()),
+            outcomes_total: kind.outcomes.named(OUTCOMES.map(Outcome::as_str)),
+            retries_total: kind.retries,
+            duplicate_suppressed_total: kind.duplicates.named(["enqueue", "effect", "step"]),
+            failures_total: kind.failures.named(CLASSES.map(class_word)),
+            lease_expired_total: kind.leases_expired,
+            ended_total: kind.ended.named(["done", "handled-outside", "discarded", "cancelled"]),
+            effects_total: kind.effects.iter().map(|(name, results)| (name.clone(), results.named(RESULTS))).collect(),
+            late_proofs_total: kind.late_proofs,
+            conflicts_total: kind.conflicts,
+            letters_opened_total: kind.letters_opened,
+            letters_closed_total: kind.letters_closed,
+            success_ratio: ratio(good, bad.iter().fold(good, |sum, n| sum.saturating_add(*n))),
+            retry_ratio: ratio(kind.retries, kind.attempts_ended),
+            duration_seconds: kind.durations.show(&ATTEMPTS),
+            wait_seconds: kind.waits.show(&ATTEMPTS),
+        }
+    }
+}
+
+/// A job's state as it stands in labels.
+pub fn state_word(state: State) -> &'static str {
+    match state {
+        State::Ready => "ready",
+        State::Delayed => "delayed",
+        State::Running => "running",
+        State::Waiting => "waiting",
+        State::Paused => "paused",
+        State::NeedsDecision => "needs-decision",
+        State::Done => "done",
+        State::Dead => "dead",
+        State::HandledOutside => "handled-outside",
+        State::Discarded => "discarded",
+        State::Cancelled => "cancelled",
+        State::Remembered => "remembered",
+    }
+}
+
+/// The states that a queue always shows.
+const STATES: [State; 7] =
+    [State::Ready, State::Delayed, State::Running, State::Waiting, State::Paused, State::NeedsDecision, State::Dead];
+
+const RESULTS: [&str; 5] = ["intended", "confirmed", "refused", "unknown", "undone"];
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio of counts needs no more than 15 digits")]
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}

@@ -1,0 +1,148 @@
+//! Whether an enqueue makes a job: the same intent is the same job, until it is deliberately run again.
+
+use super::{Change, LetterMove, Refusal};
+use crate::model::effect::EffectRecord;
+use crate::model::fact::Fact;
+use crate::model::id::{EffectId, JobId, KindId};
+use crate::model::job::{Delay, Identity, JobRecord, JobState, NEXT_TICKET, State};
+use crate::model::policy::{Keep, KindRules};
+use crate::model::time::{Now, Wall, millis};
+use std::time::Duration;
+
+/// When an enqueued job may start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Start {
+    /// At once.
+    #[default]
+    Now,
+    /// At this instant of the calendar.
+    At(Wall),
+    /// After this long.
+    After(Duration),
+}
+
+/// What is known of an intent.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Its memory.
+    pub identity: &'a Identity,
+    /// Its job, unless the row is pruned.
+    pub job: Option<&'a JobRecord>,
+    /// Its kind is paused.
+    pub paused: bool,
+}
+
+/// The answer to an enqueue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admit {
+    /// Make a job with this incarnation.
+    New {
+        /// From 1.
+        incarnation: u32,
+    },
+    /// It exists.
+    Existing {
+        /// The real job.
+        id: JobId,
+        /// Where it stands.
+        state: State,
+        /// The payload differs.
+        differs: bool,
+    },
+}
+
+/// What the caller of an enqueue is told. The memory of an intent counts for as long as its row exists: it is pruned late, never
+/// early, so a clock that jumped cannot make a charge new again.
+pub fn enqueue(known: Option<Known<'_>>, digest: &[u8; 16]) -> Admit {
+    match known {
+        None => Admit::New { incarnation: 1 },
+        Some(k) => Admit::Existing { id: k.identity.id, state: shown(k), differs: k.identity.digest != *digest },
+    }
+}
+
+/// Starts an ended intent anew, with new idempotency keys. Refused while the job is not over, an effect of it is unresolved, or
+/// a call of it still runs.
+pub fn run_again(
+    known: Option<Known<'_>>,
+    effects: &[EffectRecord],
+    running: Option<&EffectId>,
+) -> Result<Admit, Refusal> {
+    let Some(k) = known else { return Ok(Admit::New { incarnation: 1 }) };
+    let state = shown(k);
+    if !state.is_over() {
+        return Err(Refusal::WrongState(state));
+    }
+    if let Some(id) = running {
+        return Err(Refusal::CallRunning(id.clone()));
+    }
+    let open: Vec<_> = effects.iter().filter(|e| e.state.is_unresolved()).map(|e| e.id.clone()).collect();
+    if !open.is_empty() {
+        return Err(Refusal::Unresolved(open));
+    }
+    Ok(Admit::New { incarnation: k.identity.incarnation.saturating_add(1) })
+}
+
+/// Where the job of an intent stands, as a caller sees it.
+pub fn shown(k: Known<'_>) -> State {
+    match k.job {
+        None => State::Remembered,
+        Some(job) => paused(State::from(&job.state), k.paused),
+    }
+}
+
+/// Paused is derived: a job that could be claimed shows as paused while its kind is. Every other state says more than that.
+pub fn paused(state: State, kind_paused: bool) -> State {
+    match state {
+        State::Ready if kind_paused => State::Paused,
+        State::Ready
+        | State::Delayed
+        | State::Running
+        | State::Waiting
+        | State::Paused
+        | State::NeedsDecision
+        | State::Done
+        | State::Dead
+        | State::HandledOutside
+        | State::Discarded
+        | State::Cancelled
+        | State::Remembered => state,
+    }
+}
+
+/// The first record of a new job.
+pub fn create(id: JobId, kind: KindId, priority: u8, start: Start, rules: &KindRules, now: Now) -> Change {
+    let wall = now.wall;
+    let (state, due) = match start {
+        Start::At(due) if due > wall => {
+            (JobState::Delayed { due, delay_ms: due.since(wall), why: Delay::At }, Some(due))
+        }
+        Start::After(d) if !d.is_zero() => {
+            let due = wall.after(d);
+            (JobState::Delayed { due, delay_ms: millis(d), why: Delay::After }, Some(due))
+        }
+        Start::Now | Start::At(_) | Start::After(_) => (JobState::Ready { ticket: NEXT_TICKET }, None),
+    };
+    // The deadline counts from when the job may start: a job for next month is not late today.
+    let deadline = rules.deadline.map(|d| due.unwrap_or(wall).after(d));
+    let to = State::from(&state);
+    Change {
+        before: None,
+        record: JobRecord::new(id, kind, priority, state, deadline),
+        effects: Vec::new(),
+        memo: None,
+        journal: Vec::new(),
+        letter: LetterMove::Keep,
+        prune: None,
+        facts: vec![Fact::Enqueued(id), Fact::Moved { job: id, to, due }],
+        settled: false,
+        given_back: false,
+    }
+}
+
+/// Until when an ended intent is remembered.
+pub fn remembered_until(rules: &KindRules, ended: Wall) -> Option<Wall> {
+    match rules.remember {
+        Keep::Forever => None,
+        Keep::For(d) => Some(ended.after(d)),
+    }
+}

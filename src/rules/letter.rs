@@ -1,0 +1,280 @@
+//! What a person may decide about a letter, and what follows.
+
+use super::moves::{close_letter, end_job, go_on, put_letter};
+use super::{Change, Refusal, retry};
+use crate::model::effect::{EffectRecord, EffectState, Refusal as NotHappened, Stored};
+use crate::model::fact::Fact;
+use crate::model::id::EffectId;
+use crate::model::job::{End, JobRecord, JobState, NEXT_TICKET, State};
+use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
+use crate::model::policy::KindRules;
+
+/// Verdicts that are valid for a letter as it stands, in the order in which a person should see them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The effect happened.
+    Happened(EffectId),
+    /// The effect did not happen.
+    DidNotHappen(EffectId),
+    /// Run it again.
+    TryAgain,
+    /// Taken care of elsewhere.
+    HandledOutside,
+    /// Thrown away.
+    Discard,
+}
+
+/// The valid choices: exactly what [`decide`] accepts while no call is running.
+pub fn choices(letter: &LetterRecord, effects: &[EffectRecord]) -> Vec<Choice> {
+    let asked = letter.questions.iter().filter_map(Question::effect);
+    let open = effects.iter().filter(|e| e.state.is_unresolved()).map(|e| &e.id);
+    let mut ids: Vec<&EffectId> = Vec::new();
+    for id in asked.chain(open) {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    let mut out = Vec::new();
+    for id in ids {
+        let Some(record) = effects.iter().find(|e| e.id == *id) else { continue };
+        if may_have_happened(letter, record) {
+            out.push(Choice::Happened(id.clone()));
+        }
+        if may_not_have_happened(letter, record) {
+            out.push(Choice::DidNotHappen(id.clone()));
+        }
+    }
+    if may_try_again(&letter.questions) {
+        out.push(Choice::TryAgain);
+    }
+    if effects.iter().all(|e| !e.state.is_unresolved()) {
+        out.push(Choice::HandledOutside);
+        out.push(Choice::Discard);
+    }
+    out
+}
+
+/// Carries out a verdict. `shown` is the revision that the person saw.
+#[expect(clippy::too_many_arguments, reason = "a decision names everything it rests on")]
+pub fn decide(
+    job: &JobRecord,
+    letter: &LetterRecord,
+    effects: &[EffectRecord],
+    verdict: &Verdict,
+    signed: &Signed,
+    shown: u32,
+    running: &dyn Fn(&EffectId) -> bool,
+    rules: &KindRules,
+) -> Result<Change, Refusal> {
+    if !matches!(job.state, JobState::NeedsDecision | JobState::Dead) {
+        return Err(Refusal::WrongState(State::from(&job.state)));
+    }
+    if shown != job.revision {
+        return Err(Refusal::Stale { shown, now: job.revision });
+    }
+    let mut change = Change::of(job);
+    change.record.revision = job.revision.saturating_add(1);
+    change.note(Entry::Decision { verdict: verdict.clone(), signed: signed.clone() });
+    match verdict {
+        Verdict::Happened { effect, reference, result } => {
+            let record = asked(letter, effects, effect)?;
+            if !may_have_happened(letter, record) {
+                return Err(Refusal::NotAChoice(format!("nobody doubts what became of {effect}")));
+            }
+            let lost = asks(letter, effect, |q| matches!(q, Question::ResultLost { .. }));
+            let (record, left) = it_happened(record, lost, reference, result, without(letter, effect));
+            put_effect(&mut change, record);
+            go_on_or_ask(&mut change, letter, left);
+        }
+        Verdict::DidNotHappen { effect, new_key } => {
+            let record = asked(letter, effects, effect)?;
+            if !may_not_have_happened(letter, record) {
+                return Err(Refusal::NotAChoice(format!("{effect} is confirmed: it did happen")));
+            }
+            if running(effect) {
+                return Err(Refusal::CallRunning(effect.clone()));
+            }
+            let unreadable = asks(letter, effect, |q| matches!(q, Question::RequestUnreadable { .. }));
+            if unreadable && !new_key {
+                let text = format!(
+                    "the stored request of {effect} cannot be read, so it can only be made anew, with a new key"
+                );
+                return Err(Refusal::NotAChoice(text));
+            }
+            let changed = asks(letter, effect, |q| matches!(q, Question::RequestChanged { .. }));
+            put_effect(&mut change, it_did_not(record, *new_key, changed));
+            // Calling again is a new attempt; the person's answer grants it, so that it does not spend the automatic budget.
+            change.record.granted = job.granted.saturating_add(1);
+            let mut letter = letter.clone();
+            letter.questions = without(&letter, effect);
+            if letter.questions.is_empty() && retry::past_deadline(job, signed.at) {
+                // It was asked what happened, not whether it shall still be done: no attempt begins after the deadline.
+                letter.why = Why::DeadlinePassed;
+                letter.questions.push(Question::WhatNow);
+            }
+            let left = letter.questions.clone();
+            go_on_or_ask(&mut change, &letter, left);
+        }
+        Verdict::TryAgain => {
+            if !may_try_again(&letter.questions) {
+                return Err(Refusal::Unresolved(open_of(&letter.questions)));
+            }
+            let r = &mut change.record;
+            r.replays = r.replays.saturating_add(1);
+            r.granted = r.granted.saturating_add(1);
+            r.continues = false;
+            r.deadline = None;
+            r.cancel = false;
+            if letter.why == Why::ProcessDied {
+                // What killed the process twice gets two more chances, alone.
+                r.strikes = 0;
+                r.suspect = true;
+            }
+            close_letter(&mut change);
+            change.move_to(JobState::Ready { ticket: NEXT_TICKET });
+        }
+        Verdict::HandledOutside => finish(&mut change, effects, End::HandledOutside, rules, signed)?,
+        Verdict::Discard => finish(&mut change, effects, End::Discarded, rules, signed)?,
+    }
+    Ok(change)
+}
+
+/// Whether "it happened" says something about this record.
+fn may_have_happened(letter: &LetterRecord, record: &EffectRecord) -> bool {
+    match record.state {
+        EffectState::Intended | EffectState::Unknown => true,
+        EffectState::Confirmed | EffectState::Refused(_) => {
+            record.conflict
+                || asks(letter, &record.id, |q| {
+                    matches!(
+                        q,
+                        Question::RequestChanged { .. }
+                            | Question::RequestUnreadable { .. }
+                            | Question::ResultLost { .. }
+                    )
+                })
+        }
+        EffectState::Undone => false,
+    }
+}
+
+/// Whether "it did not happen" can be true of this record.
+fn may_not_have_happened(letter: &LetterRecord, record: &EffectRecord) -> bool {
+    match record.state {
+        EffectState::Intended | EffectState::Unknown => true,
+        EffectState::Confirmed => record.conflict,
+        EffectState::Refused(_) => may_have_happened(letter, record),
+        EffectState::Undone => false,
+    }
+}
+
+fn it_happened(
+    record: &EffectRecord,
+    lost: bool,
+    reference: &Option<String>,
+    result: &Option<Vec<u8>>,
+    mut left: Vec<Question>,
+) -> (EffectRecord, Vec<Question>) {
+    let mut next = record.clone();
+    let kept = record.state == EffectState::Confirmed && matches!(record.result, Some(Stored::Json(_))) && !lost;
+    next.state = EffectState::Confirmed;
+    next.unresolved.clear();
+    next.cannot_tell_since = None;
+    next.conflict = false;
+    next.accept_changed = true;
+    if reference.is_some() {
+        next.reference.clone_from(reference);
+    }
+    match result {
+        Some(json) => next.result = Some(Stored::Json(json.clone())),
+        None if kept => {}
+        None => {
+            let why = "a person said that it happened, without a reference to rebuild its result";
+            next.result = Some(Stored::Lost(why.into()));
+            left.insert(0, Question::ResultLost { effect: next.id.clone() });
+        }
+    }
+    (next, left)
+}
+
+fn it_did_not(record: &EffectRecord, new_key: bool, changed: bool) -> EffectRecord {
+    let mut next = record.clone();
+    next.state = EffectState::Refused(NotHappened::Person { new_key });
+    next.unresolved.clear();
+    next.conflict = false;
+    next.result = None;
+    next.reference = None;
+    next.cannot_tell_since = None;
+    next.accept_changed = changed && !new_key;
+    next
+}
+
+/// Running again needs every question about an effect answered; questions about today's code answer themselves by running.
+fn may_try_again(questions: &[Question]) -> bool {
+    questions.iter().all(|q| match q {
+        Question::WhatNow | Question::Undeclared { .. } | Question::RequestUnreadable { .. } => true,
+        Question::DidItHappen { .. }
+        | Question::RequestChanged { .. }
+        | Question::ResultLost { .. }
+        | Question::Conflict { .. } => false,
+    })
+}
+
+fn open_of(questions: &[Question]) -> Vec<EffectId> {
+    questions.iter().filter_map(|q| q.effect().cloned()).collect()
+}
+
+fn asks(letter: &LetterRecord, effect: &EffectId, which: impl Fn(&Question) -> bool) -> bool {
+    letter.questions.iter().any(|q| q.effect() == Some(effect) && which(q))
+}
+
+fn asked<'a>(
+    letter: &LetterRecord,
+    effects: &'a [EffectRecord],
+    effect: &EffectId,
+) -> Result<&'a EffectRecord, Refusal> {
+    let record = effects.iter().find(|e| e.id == *effect);
+    match record {
+        Some(r) if asks(letter, effect, |_| true) || r.state.is_unresolved() => Ok(r),
+        Some(_) | None => Err(Refusal::NotAChoice(format!("nothing is asked about {effect}"))),
+    }
+}
+
+fn without(letter: &LetterRecord, effect: &EffectId) -> Vec<Question> {
+    letter.questions.iter().filter(|q| q.effect() != Some(effect)).cloned().collect()
+}
+
+/// The job resumes when no question is left.
+fn go_on_or_ask(change: &mut Change, letter: &LetterRecord, left: Vec<Question>) {
+    if left.is_empty() {
+        return go_on(change);
+    }
+    put_letter(change, LetterRecord { questions: left, ..letter.clone() });
+}
+
+fn finish(
+    change: &mut Change,
+    effects: &[EffectRecord],
+    how: End,
+    rules: &KindRules,
+    signed: &Signed,
+) -> Result<(), Refusal> {
+    let open: Vec<_> = effects.iter().filter(|e| e.state.is_unresolved()).map(|e| e.id.clone()).collect();
+    if !open.is_empty() {
+        return Err(Refusal::Unresolved(open));
+    }
+    close_letter(change);
+    end_job(change, how, rules, signed.at);
+    Ok(())
+}
+
+fn put_effect(change: &mut Change, record: EffectRecord) {
+    change.facts.push(Fact::Effect {
+        job: change.record.id,
+        effect: record.id.clone(),
+        state: record.state,
+        late: false,
+        reference: record.reference.clone(),
+    });
+    change.effects.push(record);
+}

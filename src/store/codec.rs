@@ -1,0 +1,338 @@
+//! How a record becomes bytes and back: an envelope of version, kind, length and checksum around a bincode payload.
+//! Keeps the promise that damaged bytes are `Corrupt`, never a panic and never another value. Called by `read` and `write`.
+
+use super::error::StoreError;
+use crate::model::effect::EffectRecord;
+use crate::model::job::{Codec, Identity, JobRecord, JobRow, Memo};
+use crate::model::letter::{Entry, LetterRecord};
+use crate::model::time::Wall;
+use crate::model::{id::JobKey, id::KindId};
+use bincode::config::{self, Configuration, Limit, LittleEndian, Varint};
+use bincode::enc::write::Writer;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The version of every record written today.
+const VERSION: u8 = 1;
+/// Version, kind and length before the payload; the checksum after it.
+const HEAD: usize = 6;
+const FOOT: usize = 4;
+/// No record may claim more than this, so that a damaged length cannot ask for all memory.
+pub(super) const LARGEST: usize = 64 << 20;
+/// Longer values go to the chunk table: a pair larger than a page costs a power of two of pages.
+pub(super) const INLINE: usize = 3_584;
+/// One chunk: with its key it just fits a page.
+pub(super) const CHUNK: usize = 4_000;
+
+const POINTER: u8 = 15;
+
+fn config() -> Configuration<LittleEndian, Varint, Limit<LARGEST>> {
+    config::standard().with_limit::<LARGEST>()
+}
+
+/// A record with a place in the file. The kind byte keeps a record from being read as another one.
+pub(super) trait Stored: Sized {
+    /// Its kind byte; never reused for another type.
+    const KIND: u8;
+    /// In words, for errors.
+    const NAME: &'static str;
+    /// Appends the payload.
+    fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError>;
+    /// Reads the whole payload.
+    fn read(payload: &[u8]) -> Result<Self, String>;
+}
+
+/// Replaces `out` with the envelope of `value`.
+pub(super) fn encode<T: Stored>(value: &T, out: &mut Vec<u8>) -> Result<(), StoreError> {
+    out.clear();
+    out.extend_from_slice(&[VERSION, T::KIND, 0, 0, 0, 0]);
+    value.write(out)?;
+    seal(T::NAME, out)
+}
+
+fn seal(name: &'static str, out: &mut Vec<u8>) -> Result<(), StoreError> {
+    let len = out.len() - HEAD;
+    if len > LARGEST {
+        return Err(StoreError::TooBig { what: name, len, limit: LARGEST });
+    }
+    let len = u32::try_from(len).map_err(|_| StoreError::TooBig { what: name, len, limit: LARGEST })?;
+    out[2..HEAD].copy_from_slice(&len.to_le_bytes());
+    let crc = crc32fast::hash(out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    Ok(())
+}
+
+/// Reads an envelope; the text of the error says what is wrong with it.
+pub(super) fn decode<T: Stored>(bytes: &[u8]) -> Result<T, String> {
+    T::read(payload(T::KIND, bytes)?).map_err(|e| format!("{}: {e}", T::NAME))
+}
+
+fn payload(kind: u8, bytes: &[u8]) -> Result<&[u8], String> {
+    let (body, foot) = bytes
+        .len()
+        .checked_sub(FOOT)
+        .filter(|&n| n >= HEAD)
+        .map(|n| bytes.split_at(n))
+        .ok_or_else(|| format!("{} bytes are too few for a record", bytes.len()))?;
+    if crc32fast::hash(body).to_le_bytes() != foot {
+        return Err("the checksum does not match".to_owned());
+    }
+    if body[0] != VERSION {
+        return Err(format!("record version {} is not known", body[0]));
+    }
+    if body[1] != kind {
+        return Err(format!("record kind {} where {kind} belongs", body[1]));
+    }
+    let len = u32::from_le_bytes([body[2], body[3], body[4], body[5]]);
+    let payload = &body[HEAD..];
+    if usize::try_from(len) != Ok(payload.len()) {
+        return Err(format!("length {len} where {} bytes are", payload.len()));
+    }
+    Ok(payload)
+}
+
+/// An app's payload in the compact encoding.
+pub fn encode_app<T: Serialize>(value: &T) -> Result<Vec<u8>, StoreError> {
+    bincode::serde::encode_to_vec(value, config()).map_err(|e| StoreError::corrupt(e.to_string()))
+}
+
+/// An app's payload out of the compact encoding; every byte must be consumed.
+pub fn decode_app<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, StoreError> {
+    read_serde(bytes).map_err(StoreError::corrupt)
+}
+
+/// Where the chunks of a long value are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pointer {
+    /// First half of the chunks' keys.
+    pub(super) id: u64,
+    /// Bytes in all of them.
+    pub(super) len: usize,
+}
+
+/// Whether a value is a pointer to chunks; decided by its kind byte, then checked.
+pub(super) fn pointer(bytes: &[u8]) -> Result<Option<Pointer>, String> {
+    if bytes.get(1) != Some(&POINTER) { Ok(None) } else { decode(bytes).map(Some) }
+}
+
+impl Stored for Pointer {
+    const KIND: u8 = POINTER;
+    const NAME: &'static str = "pointer to chunks";
+    fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        write_serde(&(self.id, self.len), out)
+    }
+    fn read(payload: &[u8]) -> Result<Self, String> {
+        let (id, len): (u64, usize) = read_serde(payload)?;
+        if len > LARGEST + HEAD + FOOT {
+            return Err(format!("it claims {len} bytes"));
+        }
+        Ok(Self { id, len })
+    }
+}
+
+/// A job's record and, once it ended, when its rows may go: kept together so that a change can find the index row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StateRow {
+    pub(super) record: JobRecord,
+    pub(super) prune: Option<Wall>,
+}
+
+impl Stored for StateRow {
+    const KIND: u8 = 2;
+    const NAME: &'static str = "job record";
+    fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        write_serde(&(&self.record, self.prune), out)
+    }
+    fn read(payload: &[u8]) -> Result<Self, String> {
+        let (record, prune) = read_serde(payload)?;
+        Ok(Self { record, prune })
+    }
+}
+
+/// The payload is copied as it is: serde would take it byte by byte.
+impl Stored for JobRow {
+    const KIND: u8 = 1;
+    const NAME: &'static str = "job row";
+    fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        let Self { kind, key, incarnation, version, codec, title, enqueued, payload } = self;
+        write_serde(&(kind, key, incarnation, version, codec, title, enqueued, payload.len()), out)?;
+        out.extend_from_slice(payload);
+        Ok(())
+    }
+    fn read(bytes: &[u8]) -> Result<Self, String> {
+        type Head = (KindId, JobKey, u32, u32, Codec, String, Wall, usize);
+        let (head, used) = bincode::serde::decode_from_slice::<Head, _>(bytes, config()).map_err(|e| e.to_string())?;
+        let (kind, key, incarnation, version, codec, title, enqueued, len) = head;
+        let payload = bytes.get(used..).unwrap_or_default();
+        if payload.len() != len {
+            return Err(format!("a payload of {len} bytes is announced, {} are there", payload.len()));
+        }
+        Ok(Self { kind, key, incarnation, version, codec, title, enqueued, payload: payload.to_vec() })
+    }
+}
+
+/// Bytes that mean nothing to the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Raw(pub(super) Vec<u8>);
+
+impl Stored for Raw {
+    const KIND: u8 = 9;
+    const NAME: &'static str = "stored bytes";
+    fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        out.extend_from_slice(&self.0);
+        Ok(())
+    }
+    fn read(payload: &[u8]) -> Result<Self, String> {
+        Ok(Self(payload.to_vec()))
+    }
+}
+
+macro_rules! stored {
+    ($($type:ty = $kind:literal $name:literal;)*) => {$(
+        impl Stored for $type {
+            const KIND: u8 = $kind;
+            const NAME: &'static str = $name;
+            fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+                write_serde(self, out)
+            }
+            fn read(payload: &[u8]) -> Result<Self, String> {
+                read_serde(payload)
+            }
+        }
+    )*};
+}
+
+stored! {
+    Identity = 3 "memory of an intent";
+    EffectRecord = 4 "effect record";
+    Memo = 5 "remembered step";
+    Entry = 6 "history entry";
+    LetterRecord = 8 "letter";
+}
+
+struct Append<'a>(&'a mut Vec<u8>);
+
+impl Writer for Append<'_> {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), bincode::error::EncodeError> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+fn write_serde<T: Serialize>(value: &T, out: &mut Vec<u8>) -> Result<(), StoreError> {
+    bincode::serde::encode_into_writer(value, Append(out), config()).map_err(|e| StoreError::Bug(e.to_string()))
+}
+
+/// bincode leaves bytes that it did not need without a word; here they are damage.
+fn read_serde<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
+    let (value, used) = bincode::serde::decode_from_slice(bytes, config()).map_err(|e| e.to_string())?;
+    if used == bytes.len() { Ok(value) } else { Err(format!("{} bytes too many", bytes.len() - used)) }
+}
+
+/// Decodes any bytes as every kind of record, for the fuzzer and the tests: it comes back whatever the bytes are, with the number
+/// of kinds that could be read.
+#[cfg(any(test, feature = "testkit"))]
+pub fn decode_anything(bytes: &[u8]) -> usize {
+    fn one<T: Stored>(bytes: &[u8]) -> usize {
+        let mut sealed = vec![VERSION, T::KIND, 0, 0, 0, 0];
+        sealed.extend_from_slice(bytes);
+        // The payload behind a valid envelope too: otherwise the checksum hides the decoders from the fuzzer.
+        let behind = seal(T::NAME, &mut sealed).is_ok_and(|()| decode::<T>(&sealed).is_ok());
+        usize::from(decode::<T>(bytes).is_ok()) + usize::from(behind)
+    }
+    one::<JobRow>(bytes)
+        + one::<StateRow>(bytes)
+        + one::<Identity>(bytes)
+        + one::<EffectRecord>(bytes)
+        + one::<Memo>(bytes)
+        + one::<Entry>(bytes)
+        + one::<LetterRecord>(bytes)
+        + one::<Raw>(bytes)
+        + one::<Pointer>(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::id::{EffectId, JobId};
+    use crate::model::job::JobState;
+
+    fn row() -> JobRow {
+        JobRow {
+            kind: KindId(3),
+            key: "ord_1".into(),
+            incarnation: 1,
+            version: 2,
+            codec: Codec::Json,
+            title: "Complete order 1".to_owned(),
+            enqueued: Wall(77),
+            payload: b"{\"order\":1}".to_vec(),
+        }
+    }
+
+    fn encoded<T: Stored>(value: &T) -> Vec<u8> {
+        let mut out = vec![1, 2, 3];
+        encode(value, &mut out).unwrap();
+        out
+    }
+
+    /// Whatever is written is read back, and as nothing else.
+    #[test]
+    fn a_record_comes_back_as_itself_and_as_nothing_else() {
+        let bytes = encoded(&row());
+        assert_eq!(decode::<JobRow>(&bytes).unwrap(), row());
+        assert!(decode::<Entry>(&bytes).unwrap_err().contains("kind 1"));
+        let state = StateRow {
+            record: JobRecord::new(JobId(9), KindId(3), 4, JobState::Ready { ticket: 9 }, None),
+            prune: Some(Wall(5)),
+        };
+        assert_eq!(decode::<StateRow>(&encoded(&state)).unwrap(), state);
+        let pointer_bytes = encoded(&Pointer { id: 7, len: 9_000 });
+        assert_eq!(pointer(&pointer_bytes).unwrap(), Some(Pointer { id: 7, len: 9_000 }));
+        assert_eq!(pointer(&bytes).unwrap(), None);
+    }
+
+    /// The disk flips a bit, cuts the record or appends to it: every such record is refused.
+    #[test]
+    fn every_flipped_bit_and_every_cut_is_noticed() {
+        let entry = Entry::Effect {
+            effect: EffectId { name: "charge".to_owned(), part: String::new() },
+            became: "confirmed".to_owned(),
+            late: false,
+            at: Wall(12),
+        };
+        let bytes = encoded(&entry);
+        let mut tried = 0;
+        for i in 0..bytes.len() * 8 {
+            let mut bad = bytes.clone();
+            bad[i / 8] ^= 1 << (i % 8);
+            assert!(decode::<Entry>(&bad).is_err(), "bit {i}");
+            tried += 1;
+        }
+        for n in 0..bytes.len() {
+            assert!(decode::<Entry>(&bytes[..n]).is_err(), "cut to {n}");
+            tried += 1;
+        }
+        assert!(decode::<Entry>(&[&bytes[..], &[0]].concat()).is_err());
+        assert!(tried > 200, "only {tried} damaged records were tried");
+    }
+
+    /// A record says it is 2^64 bytes long, or has bytes left over: neither takes memory nor is believed.
+    #[test]
+    fn hostile_payloads_are_errors() {
+        let mut rng = fastrand::Rng::with_seed(7);
+        let mut tried = 0;
+        for n in 0..200 {
+            let mut bytes: Vec<u8> = (0..n).map(|_| rng.u8(..)).collect();
+            decode_anything(&bytes);
+            bytes.extend_from_slice(&[0xfd; 9]);
+            decode_anything(&bytes);
+            tried += 2;
+        }
+        assert_eq!(tried, 400);
+        let mut long = vec![VERSION, Memo::KIND, 0, 0, 0, 0];
+        write_serde(&("name", false, [1u8; 3].as_slice(), 1u8), &mut long).unwrap();
+        seal("x", &mut long).unwrap();
+        assert!(decode::<Memo>(&long).unwrap_err().contains("1 bytes too many"));
+    }
+}

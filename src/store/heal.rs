@@ -1,0 +1,113 @@
+//! How the writer gets over a storage failure. redb refuses everything after an I/O error until the file is opened anew, so the
+//! writer reopens it, finds out by the round's number whether the failed round was applied, and makes a commit of its own
+//! durable before anybody hears or reads anything. Epoch, tokens and claims stay: a heal is not a process start.
+
+use super::create::{self, Meta};
+use super::error::StoreError;
+use super::op::StoreEvent;
+use super::options::Commits;
+use super::shared::Waiting;
+use super::write::{Live, Write};
+use super::writer::{FIRST_PAUSE, Verdict, Writer};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Callers wait this long, by the stopwatch, before they are told "unknown".
+const PATIENCE_MS: u64 = 30_000;
+/// A store that is being closed tries this often (some two seconds) before it gives up.
+const TRIES_WHEN_CLOSING: u32 = 8;
+
+impl Writer {
+    /// After a reader met an error and no round is in the air.
+    pub(super) fn heal_idle(&mut self, error: StoreError) -> Result<(), StoreError> {
+        self.heal(error, &mut [])?;
+        self.recovered();
+        Ok(())
+    }
+
+    /// Reopens until a commit of our own is durable; then says whether the failed round was applied. `Err` ends the store.
+    pub(super) fn heal(&mut self, error: StoreError, ops: &mut [Waiting]) -> Result<Verdict, StoreError> {
+        let now = self.options.clock.now().mono;
+        let again = self.trouble.is_some();
+        self.trouble.get_or_insert(now);
+        self.shared.begin_heal();
+        if !again {
+            self.shared.tell(&StoreEvent::HealStarted { error: error.clone() });
+        }
+        let round = self.meta.live.round;
+        let mut seen = vec![(round, Verdict::NotApplied), (round + 1, Verdict::Applied)];
+        let mut last = error;
+        let mut tries = 0;
+        // The first failure is tried at once; a disk that fails round after round is given time.
+        let mut wait = again;
+        loop {
+            // Nothing is written by closing: redb has latched the error.
+            let _latched = self.shared.close_db();
+            // Also one outside of a commit, when the file grew: what it lost is not known, and one phase does not survive it.
+            if self.options.commits == Commits::OnePhase && self.options.fsync_failed.load(Ordering::Acquire) {
+                return Err(last);
+            }
+            if wait {
+                self.out_of_patience(&last, ops);
+                if self.shared.is_closing() && tries >= TRIES_WHEN_CLOSING {
+                    return Err(last);
+                }
+                self.shared.pause(self.backoff);
+                self.backoff = (self.backoff * 2).min(LONGEST_PAUSE);
+            }
+            wait = true;
+            tries += 1;
+            match self.reopen(&mut seen) {
+                Ok(verdict) => return Ok(verdict),
+                Err(e @ StoreError::Stopped(_)) => return Err(e),
+                Err(e) => last = e,
+            }
+        }
+    }
+
+    /// One try. `seen` maps every number that the file may show to what it means for the failed round: each try writes a
+    /// number of its own, and a later one may find that an earlier one was applied although it had failed.
+    fn reopen(&mut self, seen: &mut Vec<(u64, Verdict)>) -> Result<Verdict, StoreError> {
+        let (file, found) = create::reopen(&self.options, &self.meta)?;
+        let Some(&(_, verdict)) = seen.iter().find(|(n, _)| *n == found.live.round) else {
+            let known: Vec<u64> = seen.iter().map(|(n, _)| *n).collect();
+            let why =
+                format!("the file is at round {}, which this process did not write ({known:?})", found.live.round);
+            return Err(StoreError::Stopped(why));
+        };
+        let next = seen.iter().map(|(n, _)| *n).max().unwrap_or(found.live.round) + 1;
+        seen.push((next, verdict));
+        let tx = create::begin(&file.db, self.options.commits)?;
+        let last_id = found.live.last_id.max(self.meta.live.last_id);
+        let live =
+            Write::new(&tx, Live { round: found.live.round, last_id }, self.options.limits, Vec::new()).finish(next)?;
+        tx.commit()?;
+        self.meta = Meta { live, ..found };
+        self.file_id = self.options.place.file_id();
+        self.shared.set_db(file);
+        self.note();
+        Ok(verdict)
+    }
+
+    /// The storage works again: what was retried is durable.
+    pub(super) fn recovered(&mut self) {
+        if let Some(since) = self.trouble.take() {
+            self.backoff = FIRST_PAUSE;
+            let after_ms = self.options.clock.now().mono.since(since);
+            // Told while it still counts as healing: whoever stood still meanwhile can start anew before anybody looks.
+            self.shared.tell(&StoreEvent::Healed { after_ms });
+            self.shared.end_heal();
+        }
+    }
+
+    /// After 30 s nobody is kept waiting, but every request stays where it is.
+    fn out_of_patience(&mut self, error: &StoreError, ops: &mut [Waiting]) {
+        let since = self.trouble.unwrap_or_default();
+        if self.options.clock.now().mono.since(since) >= PATIENCE_MS {
+            self.shared.give_up_waiting(error.clone());
+            ops.iter_mut().for_each(Waiting::tell);
+            self.shared.tell_unknown();
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! The only code that knows redb: one file, one owner, one writer thread.
+//!
+//! Promises kept here: nobody is told anything that rests on rows which did not become durable; a round of requests is applied
+//! exactly once across a failed commit and a heal; app closures leave no trace when they fail; a file that is not surely ours is
+//! left untouched. The engine submits [`Op`]s and installs one [`RoundHook`]; everybody else reads through [`Store::read`].
+
+mod app;
+mod backend;
+mod codec;
+mod create;
+#[cfg(feature = "testkit")]
+pub mod disk;
+mod error;
+mod heal;
+mod op;
+mod options;
+mod own;
+mod private;
+mod read;
+mod run_file;
+mod schema;
+mod shared;
+mod write;
+mod writer;
+
+pub use app::{AppRead, AppRun, AppWrite};
+#[cfg(feature = "testkit")]
+pub use codec::decode_anything;
+pub use codec::{decode_app, encode_app};
+#[cfg(feature = "testkit")]
+pub use disk::DiskFactory;
+pub use error::StoreError;
+pub use op::{Lane, Op, RoundHook, StoreEvent};
+pub use options::{Commits, Opened, Place, StoreOptions};
+pub use own::{AppTable, Own};
+pub use read::{Depth, Rows, View};
+pub use run_file::{RunFile, RunHeader, Slot, SlotNo};
+pub use schema::Source;
+pub use write::Write;
+
+use parking_lot::Mutex;
+use shared::Shared;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use writer::Writer;
+
+/// A store; clones are the same store. When the last one is dropped, what waits is written and the file is closed.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Opens the file, or creates it if there is none; checks it, and makes the new epoch durable before it returns.
+    pub fn open(options: StoreOptions) -> Result<(Self, Opened), StoreError> {
+        let base = create::open(&options)?;
+        let opened = base.opened.clone();
+        let shared = Arc::new(Shared::new(base.db, base.run));
+        let path = match &options.place {
+            Place::File(p) => Some(p.clone()),
+            #[cfg(feature = "testkit")]
+            Place::Disk(_) => None,
+        };
+        let writer = Writer::new(options, shared.clone(), base.meta);
+        let thread = writer.spawn()?;
+        Ok((Self { inner: Arc::new(Inner { shared, path, thread: Mutex::new(Some(thread)) }) }, opened))
+    }
+    /// Reads in one read transaction; waits while the store heals. Keep it short: a living read keeps old pages from being
+    /// reused. Not to be called on the writer's thread, where nobody would end the heal that is waited for.
+    pub fn read<T>(&self, f: impl FnOnce(&View<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let (tx, generation) = self.inner.shared.begin_read()?;
+        let result = f(&Rows::new(&tx));
+        if let Err(e) = &result
+            && e.is_storage()
+        {
+            self.inner.shared.suspect(generation, e.clone());
+        }
+        result
+    }
+    /// Lends the app a read transaction over its own tables.
+    pub fn read_app<T>(&self, f: impl FnOnce(&AppRead<'_>) -> T) -> Result<T, StoreError> {
+        let (tx, _) = self.inner.shared.begin_read()?;
+        Ok(f(&AppRead { tx: &tx }))
+    }
+    /// Hands a request to the writer. On `Err` the request comes back unsettled.
+    pub fn submit(&self, lane: Lane, op: Box<dyn Op>) -> Result<(), (Box<dyn Op>, StoreError)> {
+        self.inner.shared.submit(lane, op)
+    }
+    /// The length of the file in bytes; 0 on a simulated disk.
+    pub fn size_bytes(&self) -> u64 {
+        self.inner.path.as_ref().and_then(|p| std::fs::metadata(p).ok()).map_or(0, |m| m.len())
+    }
+    /// Gives the writer its hook; replaces an earlier one.
+    pub fn install_hook(&self, hook: Box<dyn RoundHook>) {
+        self.inner.shared.install_hook(hook);
+    }
+    /// Asks for a round even if no request waits.
+    pub fn poke(&self) {
+        self.inner.shared.poke();
+    }
+    /// Whether the database is being reopened after a storage failure.
+    pub fn healing(&self) -> bool {
+        self.inner.shared.is_healing()
+    }
+    /// The sidecar.
+    pub fn run_file(&self) -> &RunFile {
+        &self.inner.shared.run
+    }
+    /// Has `f` called, on the writer's thread, when a heal starts or ends and when the store stops.
+    pub fn on_event(&self, f: Box<dyn Fn(StoreEvent) + Send + Sync>) {
+        self.inner.shared.on_event(f);
+    }
+    /// Writes what waits, ends the writer and closes the database; later requests get [`StoreError::Closed`].
+    pub fn close(self) -> Result<(), StoreError> {
+        self.inner.close()
+    }
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    path: Option<PathBuf>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Inner {
+    fn close(&self) -> Result<(), StoreError> {
+        self.shared.ask_to_close();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            // The last handle may be dropped by a request that settles: the writer cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                return Err(StoreError::Bug("the writer's thread panicked".to_owned()));
+            }
+        }
+        self.shared.closing_error().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Nobody is left to hear of an error; the next open finds out.
+        let _unheard = self.close();
+    }
+}
+
+#[cfg(all(test, feature = "testkit"))]
+mod tests;

@@ -1,0 +1,40 @@
+//! The part of the writer's own rows that an enqueue needs, as a trait object: so that a transaction closure of the app can enqueue
+//! without naming the lifetimes of the round.
+
+use super::error::StoreError;
+use crate::model::effect::EffectRecord;
+use crate::model::id::{JobId, KindId};
+use crate::model::job::{Identity, JobRecord, JobRow};
+use crate::model::time::Wall;
+use crate::rules::Change;
+use redb::WriteTransaction;
+
+/// What an enqueue reads and writes in the round's transaction.
+pub trait Own {
+    /// The number of a kind, if it has one.
+    fn kind(&mut self, name: &str) -> Result<Option<KindId>, StoreError>;
+    /// The number of a kind, new or existing.
+    fn add_kind(&mut self, name: &str) -> Result<KindId, StoreError>;
+    /// The memory of an intent.
+    fn identity(&mut self, kind: KindId, key: &str) -> Result<Option<Identity>, StoreError>;
+    /// Where a job stands.
+    fn record(&mut self, id: JobId) -> Result<Option<JobRecord>, StoreError>;
+    /// A job's effects.
+    fn effects(&mut self, id: JobId) -> Result<Vec<EffectRecord>, StoreError>;
+    /// The next number.
+    fn next_id(&mut self) -> JobId;
+    /// Writes a new job.
+    fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError>;
+    /// Remembers an intent.
+    fn put_identity(&mut self, kind: KindId, key: &str, identity: &Identity) -> Result<(), StoreError>;
+    /// An app table was opened for writing.
+    fn app_table(&mut self, table: AppTable);
+    /// Removes the note of when the memory of an intent may go.
+    fn remove_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError>;
+}
+
+/// An app table that was opened, and how to see whether it still is: opening it a second time is refused.
+pub struct AppTable {
+    pub(super) name: String,
+    pub(super) is_open: fn(&WriteTransaction, &str) -> bool,
+}

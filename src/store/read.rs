@@ -1,0 +1,267 @@
+//! Reads of the queue's own rows, the same words inside a round and in a read transaction. Keeps the promise that a damaged
+//! record is `Corrupt`, never a panic and never "not there". Called by the engine, the desk and the operations of a round.
+
+use super::codec::{self, Pointer, Raw, StateRow, Stored};
+use super::error::StoreError;
+use super::schema::{SETTING, Source, Tables, identity_key, split_identity_key};
+use crate::model::effect::EffectRecord;
+use crate::model::id::{EffectId, JobId, KindId, Token};
+use crate::model::job::{Identity, JobRecord, JobRow, Memo};
+use crate::model::letter::{Entry, LetterRecord};
+use crate::model::time::Wall;
+use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
+use std::fmt::Display;
+use std::ops::Bound;
+
+/// The queue's rows as one transaction sees them; [`View`] in a read transaction, [`Write`](super::Write) dereferences to it.
+pub struct Rows<'t, S: Source> {
+    pub(super) tx: &'t S,
+    pub(super) tables: Tables<'t, S>,
+}
+
+/// The queue's rows in a read transaction.
+pub type View<'t> = Rows<'t, ReadTransaction>;
+
+/// How many rows there are, each counted without a walk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depth {
+    /// Jobs whose rows are kept.
+    pub jobs: u64,
+    /// Ready ones.
+    pub ready: u64,
+    /// Delayed and waiting ones.
+    pub timers: u64,
+    /// Running ones.
+    pub running: u64,
+    /// Dead ones and those that need a decision.
+    pub letters: u64,
+    /// Remembered intents.
+    pub identities: u64,
+}
+
+impl<'t, S: Source> Rows<'t, S> {
+    pub(super) fn new(tx: &'t S) -> Self {
+        Self { tx, tables: Tables::new() }
+    }
+
+    /// What was asked.
+    pub fn job(&self, id: JobId) -> Result<Option<JobRow>, StoreError> {
+        let row = self.tables.job.read(self.tx)?.get(id.0)?;
+        row.map(|v| self.value(v.value(), &|| format!("row of job {id}"))).transpose()
+    }
+    /// Where a job stands.
+    pub fn record(&self, id: JobId) -> Result<Option<JobRecord>, StoreError> {
+        Ok(self.state_row(id)?.map(|s| s.record))
+    }
+    pub(super) fn state_row(&self, id: JobId) -> Result<Option<StateRow>, StoreError> {
+        let row = self.tables.state.read(self.tx)?.get(id.0)?;
+        let Some(row) = row else { return Ok(None) };
+        let state: StateRow = self.value(row.value(), &|| format!("record of job {id}"))?;
+        // A row that was written under another number is damage, not another job.
+        if state.record.id != id {
+            return Err(StoreError::corrupt(format!("record of job {id} says it is job {}", state.record.id)));
+        }
+        Ok(Some(state))
+    }
+    /// All effect records of a job, by name and part. `Corrupt` if there are not as many as its record counts: a missing one
+    /// must never look like "not done".
+    pub fn effects(&self, id: JobId) -> Result<Vec<EffectRecord>, StoreError> {
+        let mut found = Vec::new();
+        for row in self.tables.effect.read(self.tx)?.range((id.0, "", "")..(id.0.saturating_add(1), "", ""))? {
+            let (_, v) = row?;
+            found.push(self.value::<EffectRecord>(v.value(), &|| format!("an effect record of job {id}"))?);
+        }
+        let counted = self.record(id)?.map_or(0, |r| r.effects);
+        if u32::try_from(found.len()) != Ok(counted) {
+            let n = found.len();
+            return Err(StoreError::corrupt(format!("job {id} counts {counted} effect records, {n} are there")));
+        }
+        Ok(found)
+    }
+    /// One effect record.
+    pub fn effect(&self, id: JobId, effect: &EffectId) -> Result<Option<EffectRecord>, StoreError> {
+        let key = (id.0, effect.name.as_str(), effect.part.as_str());
+        let row = self.tables.effect.read(self.tx)?.get(key)?;
+        row.map(|v| self.value(v.value(), &|| format!("effect {effect} of job {id}"))).transpose()
+    }
+    /// A remembered step or commit.
+    pub fn memo(&self, id: JobId, name: &str) -> Result<Option<Memo>, StoreError> {
+        let row = self.tables.memo.read(self.tx)?.get((id.0, name))?;
+        row.map(|v| self.value(v.value(), &|| format!("step {name} of job {id}"))).transpose()
+    }
+    /// All remembered steps and commits of a job, by name.
+    pub fn memos(&self, id: JobId) -> Result<Vec<Memo>, StoreError> {
+        let rows = self.tables.memo.read(self.tx)?.range((id.0, "")..(id.0.saturating_add(1), ""))?;
+        rows.map(|row| self.value(row?.1.value(), &|| format!("a step of job {id}"))).collect()
+    }
+    /// What `finish` left behind.
+    pub fn output(&self, id: JobId) -> Result<Option<Vec<u8>>, StoreError> {
+        let row = self.tables.output.read(self.tx)?.get(id.0)?;
+        row.map(|v| Ok(self.value::<Raw>(v.value(), &|| format!("output of job {id}"))?.0)).transpose()
+    }
+    /// The history of a job, oldest first.
+    pub fn journal(&self, id: JobId) -> Result<Vec<Entry>, StoreError> {
+        let rows = self.tables.journal.read(self.tx)?.range((id.0, 0)..=(id.0, u32::MAX))?;
+        rows.map(|row| self.value(row?.1.value(), &|| format!("history of job {id}"))).collect()
+    }
+    /// A job's letter.
+    pub fn letter(&self, id: JobId) -> Result<Option<LetterRecord>, StoreError> {
+        let row = self.tables.letter.read(self.tx)?.get(id.0)?;
+        row.map(|v| self.value(v.value(), &|| format!("letter of job {id}"))).transpose()
+    }
+    /// The letters after this job, by job, a page at a time.
+    pub fn letters(&self, after: Option<JobId>, at_most: usize) -> Result<Vec<(JobId, LetterRecord)>, StoreError> {
+        let from = after.map_or(Bound::Unbounded, |id| Bound::Excluded(id.0));
+        let rows = self.tables.letter.read(self.tx)?.range((from, Bound::Unbounded))?;
+        rows.take(at_most)
+            .map(|row| {
+                let (id, v) = row?;
+                let id = JobId(id.value());
+                Ok((id, self.value(v.value(), &|| format!("letter of job {id}"))?))
+            })
+            .collect()
+    }
+    /// Whose letters these are, without reading them: a damaged one must not hide the others.
+    pub fn letter_ids(&self, after: Option<JobId>, at_most: usize) -> Result<Vec<JobId>, StoreError> {
+        let from = after.map_or(Bound::Unbounded, |id| Bound::Excluded(id.0));
+        let rows = self.tables.letter.read(self.tx)?.range((from, Bound::Unbounded))?;
+        rows.take(at_most).map(|row| Ok(JobId(row?.0.value()))).collect()
+    }
+    /// The number of a kind.
+    pub fn kind(&self, name: &str) -> Result<Option<KindId>, StoreError> {
+        Ok(self.tables.kind.read(self.tx)?.get(name)?.map(|v| KindId(v.value())))
+    }
+    /// All kinds ever seen in this file.
+    pub fn kinds(&self) -> Result<Vec<(KindId, String)>, StoreError> {
+        let rows = self.tables.kind.read(self.tx)?.iter()?;
+        rows.map(|row| row.map(|(name, id)| (KindId(id.value()), name.value().to_owned())).map_err(Into::into))
+            .collect()
+    }
+    /// The memory of an intent.
+    pub fn identity(&self, kind: KindId, key: &str) -> Result<Option<Identity>, StoreError> {
+        let row = self.tables.id.read(self.tx)?.get(identity_key(kind, key).as_slice())?;
+        row.map(|v| self.value(v.value(), &|| format!("memory of intent {key}"))).transpose()
+    }
+    /// The first ready jobs of a kind, in order: priority, ticket, job.
+    pub fn ready(&self, kind: KindId, at_most: usize) -> Result<Vec<(u8, u64, JobId)>, StoreError> {
+        let all = (kind.0, 0, 0, 0)..=(kind.0, u8::MAX, u64::MAX, u64::MAX);
+        let rows = self.tables.ready.read(self.tx)?.range(all)?;
+        rows.take(at_most)
+            .map(|row| {
+                let (_, priority, ticket, job) = row?.0.value();
+                Ok((priority, ticket, JobId(job)))
+            })
+            .collect()
+    }
+    /// How many jobs of a kind are ready.
+    pub fn ready_count(&self, kind: KindId) -> Result<u64, StoreError> {
+        let mut n = 0;
+        for row in self.tables.ready.read(self.tx)?.range((kind.0, 0, 0, 0)..=(kind.0, u8::MAX, u64::MAX, u64::MAX))? {
+            row?;
+            n += 1;
+        }
+        Ok(n)
+    }
+    /// Delayed and waiting jobs that are due before this instant, earliest first.
+    pub fn due(&self, before: Wall, at_most: usize) -> Result<Vec<(Wall, JobId)>, StoreError> {
+        let rows = self.tables.timer.read(self.tx)?.range(..(before.0, 0))?;
+        rows.take(at_most).map(|row| Ok(timed(row?.0.value()))).collect()
+    }
+    /// Delayed and waiting jobs after this one (exclusive), earliest first.
+    pub fn timers(&self, after: (Wall, JobId), at_most: usize) -> Result<Vec<(Wall, JobId)>, StoreError> {
+        let from = Bound::Excluded((after.0.0, after.1.0));
+        let rows = self.tables.timer.read(self.tx)?.range((from, Bound::Unbounded))?;
+        rows.take(at_most).map(|row| Ok(timed(row?.0.value()))).collect()
+    }
+    /// Ended jobs whose rows may go before this instant, earliest first.
+    pub fn prunable(&self, before: Wall, at_most: usize) -> Result<Vec<(Wall, JobId)>, StoreError> {
+        let rows = self.tables.prune.read(self.tx)?.range(..(before.0, 0))?;
+        rows.take(at_most).map(|row| Ok(timed(row?.0.value()))).collect()
+    }
+    /// Memories of intents that may go before this instant, earliest first.
+    pub fn tombs(&self, before: Wall, at_most: usize) -> Result<Vec<(Wall, KindId, String)>, StoreError> {
+        let rows = self.tables.tomb.read(self.tx)?.range(..(before.0, [].as_slice()))?;
+        rows.take(at_most)
+            .map(|row| {
+                let (key, _) = row?;
+                let (until, intent) = key.value();
+                let (kind, key) = split_identity_key(intent)?;
+                Ok((Wall(until), kind, key))
+            })
+            .collect()
+    }
+    /// Claims that are held.
+    pub fn running(&self) -> Result<Vec<(JobId, Token)>, StoreError> {
+        let rows = self.tables.run.read(self.tx)?.iter()?;
+        rows.map(|row| row.map(|(id, token)| (JobId(id.value()), Token(token.value()))).map_err(Into::into)).collect()
+    }
+    /// One of the engine's own settings.
+    pub fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        self.own_meta(&format!("{SETTING}{name}"))
+    }
+    /// All settings whose names begin so.
+    pub fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, StoreError> {
+        let from = format!("{SETTING}{prefix}");
+        let mut found = Vec::new();
+        for row in self.tables.meta.read(self.tx)?.range(from.as_str()..)? {
+            let (name, v) = row?;
+            let name = name.value();
+            if !name.starts_with(&from) {
+                break;
+            }
+            let value: Raw = self.value(v.value(), &|| format!("setting {name}"))?;
+            found.push((name[SETTING.len()..].to_owned(), value.0));
+        }
+        Ok(found)
+    }
+    /// How many rows there are.
+    pub fn depth(&self) -> Result<Depth, StoreError> {
+        let t = &self.tables;
+        Ok(Depth {
+            jobs: t.job.read(self.tx)?.len()?,
+            ready: t.ready.read(self.tx)?.len()?,
+            timers: t.timer.read(self.tx)?.len()?,
+            running: t.run.read(self.tx)?.len()?,
+            letters: t.letter.read(self.tx)?.len()?,
+            identities: t.id.read(self.tx)?.len()?,
+        })
+    }
+
+    pub(super) fn own_meta(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let row = self.tables.meta.read(self.tx)?.get(name)?;
+        row.map(|v| Ok(self.value::<Raw>(v.value(), &|| format!("setting {name}"))?.0)).transpose()
+    }
+    /// Decodes a value, fetching its chunks first if it was long.
+    pub(super) fn value<T: Stored>(&self, bytes: &[u8], what: &dyn Fn() -> String) -> Result<T, StoreError> {
+        let bad = |why: String| StoreError::corrupt(format!("{}: {why}", what()));
+        match codec::pointer(bytes).map_err(bad)? {
+            None => codec::decode(bytes).map_err(bad),
+            Some(pointer) => codec::decode(&self.chunks(pointer).map_err(|e| in_words(e, &bad))?).map_err(bad),
+        }
+    }
+    fn chunks(&self, pointer: Pointer) -> Result<Vec<u8>, StoreError> {
+        let mut whole = Vec::new();
+        for row in self.tables.chunk.read(self.tx)?.range((pointer.id, 0)..=(pointer.id, u32::MAX))? {
+            whole.extend_from_slice(row?.1.value());
+        }
+        if whole.len() != pointer.len {
+            return Err(StoreError::corrupt(format!("{} bytes are announced, {} are there", pointer.len, whole.len())));
+        }
+        Ok(whole)
+    }
+}
+
+/// A damaged list of chunks is told with the record it belongs to; a failing disk stays a failing disk.
+fn in_words(e: StoreError, bad: &dyn Fn(String) -> StoreError) -> StoreError {
+    if let StoreError::Corrupt { what } = e { bad(what) } else { e }
+}
+
+fn timed((due, job): (u64, u64)) -> (Wall, JobId) {
+    (Wall(due), JobId(job))
+}
+
+/// The `u32` of a meta value.
+pub(super) fn number(bytes: &[u8], what: impl Display) -> Result<u32, StoreError> {
+    let bytes = bytes.try_into().map_err(|_| StoreError::corrupt(format!("{what} is not a number")))?;
+    Ok(u32::from_le_bytes(bytes))
+}

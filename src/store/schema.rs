@@ -1,0 +1,172 @@
+//! The tables of the file and the one way to open them: on first use, then kept for the whole transaction.
+//! Used by `read` and `write`; the layout is the plain one, a row per fact, neighbours in time side by side.
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "redb's and std's enums may grow: what is new is handled as the rest"
+)]
+
+use super::error::StoreError;
+use redb::{
+    Key, ReadTransaction, ReadableTable, ReadableTableMetadata, Table, TableDefinition, TableError, Value,
+    WriteTransaction,
+};
+use std::cell::OnceCell;
+
+/// The newest format this version reads and writes.
+pub(super) const FORMAT: u32 = 1;
+
+/// Tables with this prefix are ours.
+pub(super) const PREFIX: &str = "q/";
+
+/// Names in the meta table that the store keeps for itself; the engine's settings live under [`SETTING`].
+pub(super) const META_FORMAT: &str = "format";
+pub(super) const META_INSTANCE: &str = "instance";
+pub(super) const META_EPOCH: &str = "epoch";
+pub(super) const META_LIVE: &str = "live";
+/// Prefix of the engine's own settings.
+pub(super) const SETTING: &str = "s/";
+
+/// The setting that is left behind when an older copy of the file may have been put back; the engine removes it.
+pub(super) const REWOUND: &str = "rewound";
+
+/// A kind of transaction that tables can be opened in.
+pub trait Source: sealed::Sealed {
+    /// An open table.
+    #[doc(hidden)]
+    type Table<'t, K: Key + 'static, V: Value + 'static>: ReadableTable<K, V> + ReadableTableMetadata
+    where
+        Self: 't;
+    #[doc(hidden)]
+    fn open<'t, K: Key + 'static, V: Value + 'static>(
+        &'t self,
+        table: TableDefinition<'static, K, V>,
+    ) -> Result<Self::Table<'t, K, V>, TableError>;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for redb::ReadTransaction {}
+    impl Sealed for redb::WriteTransaction {}
+}
+
+impl Source for ReadTransaction {
+    type Table<'t, K: Key + 'static, V: Value + 'static> = redb::ReadOnlyTable<K, V>;
+    fn open<'t, K: Key + 'static, V: Value + 'static>(
+        &'t self,
+        table: TableDefinition<'static, K, V>,
+    ) -> Result<Self::Table<'t, K, V>, TableError> {
+        self.open_table(table)
+    }
+}
+
+impl Source for WriteTransaction {
+    type Table<'t, K: Key + 'static, V: Value + 'static> = Table<'t, K, V>;
+    fn open<'t, K: Key + 'static, V: Value + 'static>(
+        &'t self,
+        table: TableDefinition<'static, K, V>,
+    ) -> Result<Self::Table<'t, K, V>, TableError> {
+        self.open_table(table)
+    }
+}
+
+/// A table that is opened when it is first needed: a round that only enqueues never touches the other twelve.
+pub(super) struct Lazy<'t, S: Source + 't, K: Key + 'static, V: Value + 'static> {
+    table: TableDefinition<'static, K, V>,
+    open: OnceCell<S::Table<'t, K, V>>,
+}
+
+impl<'t, S: Source, K: Key + 'static, V: Value + 'static> Lazy<'t, S, K, V> {
+    const fn new(table: TableDefinition<'static, K, V>) -> Self {
+        Self { table, open: OnceCell::new() }
+    }
+    pub(super) fn read(&self, tx: &'t S) -> Result<&S::Table<'t, K, V>, StoreError> {
+        if let Some(open) = self.open.get() {
+            return Ok(open);
+        }
+        let opened = tx.open(self.table).map_err(ours)?;
+        Ok(self.open.get_or_init(|| opened))
+    }
+    pub(super) fn write(&mut self, tx: &'t S) -> Result<&mut S::Table<'t, K, V>, StoreError> {
+        self.read(tx)?;
+        self.open.get_mut().ok_or_else(|| StoreError::Bug("a table that was just opened is not open".to_owned()))
+    }
+}
+
+/// A table of ours that is missing or of another type is damage, not a mistake of the app.
+fn ours(e: TableError) -> StoreError {
+    match e {
+        TableError::Storage(e) => e.into(),
+        other => StoreError::Damaged { why: other.to_string() },
+    }
+}
+
+type Bytes = &'static [u8];
+
+macro_rules! tables {
+    ($($(#[$doc:meta])* $field:ident: $name:literal, $key:ty => $value:ty;)*) => {
+        /// Every table of ours, opened on first use.
+        pub(super) struct Tables<'t, S: Source + 't> {
+            $($(#[$doc])* pub(super) $field: Lazy<'t, S, $key, $value>,)*
+        }
+        impl<S: Source> Tables<'_, S> {
+            pub(super) fn new() -> Self {
+                Self { $($field: Lazy::new(TableDefinition::new($name)),)* }
+            }
+        }
+        impl<'t> Tables<'t, WriteTransaction> {
+            /// Opens all of them, which creates them: a reader may count on every one.
+            pub(super) fn create(&mut self, tx: &'t WriteTransaction) -> Result<(), StoreError> {
+                $(self.$field.write(tx)?;)*
+                Ok(())
+            }
+        }
+    };
+}
+
+tables! {
+    /// Our own settings.
+    meta: "q/meta", &'static str => Bytes;
+    /// Name of a kind -> its number.
+    kind: "q/kind", &'static str => u32;
+    /// Job -> what was asked.
+    job: "q/job", u64 => Bytes;
+    /// Job -> where it stands.
+    state: "q/state", u64 => Bytes;
+    /// Kind, priority, ticket, job.
+    ready: "q/ready", (u32, u8, u64, u64) => ();
+    /// Due (ms), job: delayed and waiting ones.
+    timer: "q/timer", (u64, u64) => ();
+    /// Running job -> its token.
+    run: "q/run", u64 => u64;
+    /// Kind (4 bytes, big endian) and key -> memory of the intent.
+    id: "q/id", Bytes => Bytes;
+    /// Job, name, part.
+    effect: "q/effect", (u64, &'static str, &'static str) => Bytes;
+    /// Job, name.
+    memo: "q/memo", (u64, &'static str) => Bytes;
+    /// Job, number from 0.
+    journal: "q/journal", (u64, u32) => Bytes;
+    /// Job -> what `finish` left behind.
+    output: "q/output", u64 => Bytes;
+    /// Job -> its letter.
+    letter: "q/letter", u64 => Bytes;
+    /// When (ms), job: ended ones whose rows may go.
+    prune: "q/prune", (u64, u64) => ();
+    /// When (ms), kind and key: memories that may go.
+    tomb: "q/tomb", (u64, Bytes) => ();
+    /// Pointer, number from 0: pieces of long values.
+    chunk: "q/chunk", (u64, u32) => Bytes;
+}
+
+/// The key of an intent.
+pub(super) fn identity_key(kind: crate::model::id::KindId, key: &str) -> Vec<u8> {
+    [&kind.0.to_be_bytes(), key.as_bytes()].concat()
+}
+
+/// Back from the key of an intent.
+pub(super) fn split_identity_key(bytes: &[u8]) -> Result<(crate::model::id::KindId, String), StoreError> {
+    let (kind, key) =
+        bytes.split_first_chunk::<4>().ok_or_else(|| StoreError::corrupt("an intent's key is too short"))?;
+    let key = std::str::from_utf8(key).map_err(|e| StoreError::corrupt(format!("an intent's key: {e}")))?;
+    Ok((crate::model::id::KindId(u32::from_be_bytes(*kind)), key.to_owned()))
+}

@@ -1,0 +1,311 @@
+//! Rows: what is written is read back, indexes move with records, long values and long histories stay small.
+
+use super::*;
+use crate::model::effect::{EffectRecord, EffectState, Reach, Risk};
+use crate::model::id::{EffectId, IdempotencyKey, Lease, Token};
+use crate::model::job::{End, Memo};
+use crate::model::letter::Entry;
+use crate::rules::Change;
+use std::time::Duration;
+
+/// A change as the rules would make it.
+fn change(record: &JobRecord, to: JobState) -> Change {
+    Change::bare(record, to)
+}
+
+/// A change with more to it.
+fn with(mut change: Change, more: impl FnOnce(&mut Change)) -> Change {
+    more(&mut change);
+    change
+}
+
+fn put(store: &Store, id: JobId, f: impl Fn(&JobRecord) -> Change + Send + 'static) -> JobRecord {
+    ask(store, move |tx| {
+        let record = tx.record(id)?.unwrap();
+        tx.put(&f(&record))?;
+        Ok(tx.record(id)?.unwrap())
+    })
+}
+
+fn effect(name: &str, part: &str, request: Vec<u8>) -> EffectRecord {
+    EffectRecord {
+        id: EffectId { name: name.to_owned(), part: part.to_owned() },
+        state: EffectState::Intended,
+        generation: 0,
+        key: IdempotencyKey("00".repeat(32)),
+        request,
+        version: 1,
+        says: "Charge 5 cents".to_owned(),
+        look_up: None,
+        risk: Risk::Charge,
+        undo: None,
+        attempt: 1,
+        token: Token(1),
+        calls: 1,
+        unresolved: vec![1],
+        reach: Reach::Never,
+        first_call: Wall(1),
+        last_call: Wall(1),
+        result: None,
+        reference: None,
+        cannot_tell_since: None,
+        error: None,
+        conflict: false,
+        accept_changed: false,
+    }
+}
+
+fn running() -> JobState {
+    JobState::Running { token: Token(9), continuing: false }
+}
+
+/// A job goes through every sort of state: at each step exactly the index row of that state exists.
+#[test]
+fn index_rows_move_with_the_record() {
+    let store = open(&SimDisk::new());
+    let id = ask(&store, |tx| enqueue(tx, "a")).unwrap();
+    assert_eq!(record(&store, id).state, JobState::Ready { ticket: id.0 }, "a new job's ticket is its number");
+    let counts = |d: Depth| (d.ready, d.timers, d.running);
+    assert_eq!(counts(check_rows(&store)), (1, 0, 0));
+    put(&store, id, |r| change(r, running()));
+    assert_eq!(counts(check_rows(&store)), (0, 0, 1));
+    assert_eq!(store.read(|r| r.running()).unwrap(), [(id, Token(9))]);
+    let delayed = JobState::Delayed { due: Wall(50), delay_ms: 5, why: crate::model::job::Delay::Backoff };
+    put(&store, id, move |r| change(r, delayed.clone()));
+    assert_eq!(counts(check_rows(&store)), (0, 1, 0));
+    assert_eq!(store.read(|r| r.due(Wall(50), 9)).unwrap(), []);
+    assert_eq!(store.read(|r| r.due(Wall(51), 9)).unwrap(), [(Wall(50), id)]);
+    let back = put(&store, id, |r| change(r, JobState::Ready { ticket: crate::model::job::NEXT_TICKET }));
+    assert!(matches!(back.state, JobState::Ready { ticket } if ticket > id.0), "it goes behind those that are ready");
+    assert_eq!(counts(check_rows(&store)), (1, 0, 0));
+    put(&store, id, |r| change(r, running()));
+    put(&store, id, |r| change(r, JobState::Dead));
+    assert_eq!(counts(check_rows(&store)), (0, 0, 0));
+    let ended = JobState::Ended { how: End::Done, at: Wall(60) };
+    put(&store, id, move |r| with(change(r, ended.clone()), |c| c.prune = Some(Wall(70))));
+    assert_eq!(store.read(|r| r.prunable(Wall(71), 9)).unwrap(), [(Wall(70), id)]);
+    // Over is over: late news about an ended job says nothing about how long its rows are kept.
+    put(&store, id, |r| change(r, r.state.clone()));
+    assert_eq!(store.read(|r| r.prunable(Wall(u64::MAX), 9)).unwrap(), [(Wall(70), id)]);
+}
+
+/// A decision on a state that the file does not show is damage, and nothing of it is written.
+#[test]
+fn a_missing_index_row_is_damage() {
+    let store = open(&SimDisk::new());
+    let id = ask(&store, |tx| enqueue(tx, "a")).unwrap();
+    let heard = send(&store, Lane::Outcome, move |tx| {
+        let mut wrong = tx.record(id)?.unwrap();
+        wrong.state = running();
+        tx.put(&change(&wrong, JobState::Dead))
+    });
+    assert!(matches!(heard.recv().unwrap(), Heard::Failed(e) if e.contains("no index row")));
+    assert_eq!(record(&store, id).state, JobState::Ready { ticket: id.0 });
+}
+
+/// Ready jobs come by priority, then by ticket, and only those of the kind that is asked for.
+#[test]
+fn ready_jobs_come_in_order() {
+    let store = open(&SimDisk::new());
+    let ids = ask(&store, |tx| {
+        let (a, b) = (tx.add_kind("test")?, tx.add_kind("other")?);
+        assert_eq!((tx.add_kind("test")?, tx.kind("other")?, tx.kind("never")?), (a, Some(b), None));
+        let mut made = Vec::new();
+        for (i, (kind, priority)) in [(a, 9), (a, 1), (b, 0), (a, 9), (a, 1)].into_iter().enumerate() {
+            let id = tx.next_id();
+            let change = admit::create(id, kind, priority, Start::Now, &rules(), ManualClock::default().now());
+            tx.insert(&JobRow { kind, ..row(&i.to_string(), vec![]) }, &change)?;
+            made.push(id);
+        }
+        Ok(made)
+    });
+    let ready = store.read(|r| r.ready(KindId(1), 3)).unwrap();
+    assert_eq!(ready.iter().map(|r| r.2).collect::<Vec<_>>(), [ids[1], ids[4], ids[0]]);
+    let kinds = store.read(|r| r.kinds()).unwrap();
+    assert_eq!(kinds, [(KindId(2), "other".to_owned()), (KindId(1), "test".to_owned())]);
+}
+
+/// Values of every length around a page and a chunk come back as they were; replacing and pruning them leaves no piece behind.
+#[test]
+fn long_values_are_kept_in_pieces_and_leave_none_behind() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    let lengths = [0, 1, 3_500, 3_584, 3_600, 4_000, 4_096, 8_000, 100_000, 1 << 20];
+    let mut tried = 0;
+    for (i, len) in lengths.into_iter().enumerate() {
+        let payload: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
+        let sent = payload.clone();
+        let id = ask(&store, move |tx| enqueue_at(tx, &i.to_string(), Start::Now, sent.clone())).unwrap();
+        assert!(store.read(|r| r.job(id)).unwrap().unwrap().payload == payload, "{len}");
+        for again in [payload.clone(), payload[..len / 2].to_vec()] {
+            let output = again.clone();
+            ask(&store, move |tx| tx.put_output(id, output.clone()));
+            assert!(store.read(|r| r.output(id)).unwrap().unwrap() == again);
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 20);
+    let pieces = |store: &Store| {
+        let tx = store.inner.shared.begin_read().unwrap().0;
+        redb::ReadableTableMetadata::len(Rows::new(&tx).tables.chunk.read(&tx).unwrap()).unwrap()
+    };
+    assert!(pieces(&store) > 300);
+    for id in 1..=lengths.len() as u64 * 10 {
+        let id = JobId(id);
+        if store.read(|r| r.record(id)).unwrap().is_some() {
+            put(&store, id, |r| change(r, JobState::Ended { how: End::Done, at: Wall(1) }));
+            ask(&store, move |tx| tx.prune(id));
+        }
+    }
+    assert_eq!((pieces(&store), check_rows(&store).jobs), (0, 0));
+}
+
+/// A job with effects, steps, history and a letter ends and is pruned: nothing is left but the memory of its intent.
+#[test]
+fn pruning_removes_everything_but_the_memory_of_the_intent() {
+    let store = open(&SimDisk::new());
+    let id = ask(&store, |tx| enqueue(tx, "a")).unwrap();
+    let other = ask(&store, |tx| enqueue(tx, "b")).unwrap();
+    for id in [id, other] {
+        put(&store, id, |r| {
+            let mut c = change(r, running());
+            c.record.effects = 2;
+            c.record.memos = 1;
+            c.effects = vec![effect("charge", "", vec![1]), effect("charge", "x", vec![2; 9_000])];
+            c.memo = Some(Memo { name: "look".to_owned(), commit: false, value: b"1".to_vec() });
+            c.journal = vec![Entry::Strike { at: Wall(1) }, Entry::Strike { at: Wall(2) }];
+            c
+        });
+        ask(&store, move |tx| tx.put_output(id, b"out".to_vec()));
+    }
+    assert_eq!(store.read(|r| r.effects(id)).unwrap().len(), 2);
+    let x = EffectId { name: "charge".to_owned(), part: "x".to_owned() };
+    assert_eq!(store.read(|r| r.effect(id, &x)).unwrap().unwrap().request, vec![2; 9_000]);
+    assert_eq!(store.read(|r| r.memos(id)).unwrap().len(), 1);
+    assert_eq!(record(&store, id).journal, 2);
+    assert_eq!(store.read(|r| r.journal(id)).unwrap().len(), 2);
+
+    let early = send(&store, Lane::Outcome, move |tx| tx.prune(id));
+    assert!(matches!(early.recv().unwrap(), Heard::Failed(e) if e.contains("has not ended")));
+    put(&store, id, |r| {
+        let ended = JobState::Ended { how: End::Done, at: Wall(3) };
+        with(change(r, ended), |c| c.prune = Some(Wall(4)))
+    });
+    ask(&store, move |tx| tx.prune(id));
+    store
+        .read(|r| {
+            assert_eq!((r.job(id)?, r.record(id)?, r.output(id)?), (None, None, None));
+            assert_eq!((r.effects(id)?, r.memos(id)?, r.journal(id)?), (vec![], vec![], vec![]));
+            assert_eq!(r.prunable(Wall(u64::MAX), 9)?, []);
+            assert!(r.identity(KindId(1), "a")?.is_some());
+            assert_eq!((r.effects(other)?.len(), r.journal(other)?.len()), (2, 2), "its neighbour keeps everything");
+            assert_eq!(r.output(other)?, Some(b"out".to_vec()));
+            Ok(())
+        })
+        .unwrap();
+    ask(&store, move |tx| tx.prune(id));
+}
+
+/// A record of an effect is gone although the job counts it: that is damage, never "not done".
+#[test]
+fn a_missing_effect_record_is_damage() {
+    let store = open(&SimDisk::new());
+    let id = ask(&store, |tx| enqueue(tx, "a")).unwrap();
+    put(&store, id, |r| {
+        let mut c = change(r, running());
+        c.record.effects = 2;
+        c.effects = vec![effect("charge", "", vec![])];
+        c
+    });
+    let error = store.read(|r| r.effects(id)).unwrap_err();
+    assert!(matches!(&error, StoreError::Corrupt { what } if what.contains("counts 2")), "{error}");
+}
+
+/// A job snoozes for a year: its history stays short, the count tells how often.
+#[test]
+fn claims_given_back_for_one_reason_stay_one_entry() {
+    let store = open(&SimDisk::new());
+    let id = ask(&store, |tx| enqueue(tx, "a")).unwrap();
+    put(&store, id, |r| change(r, running()));
+    let back = |why: &str, at| Entry::GivenBack { why: why.to_owned(), count: 1, at: Wall(at) };
+    for entry in
+        [back("snoozed", 1), back("snoozed", 2), back("snoozed", 3), back("interrupted", 4), back("snoozed", 5)]
+    {
+        put(&store, id, move |r| with(change(r, running()), |c| c.journal = vec![entry.clone()]));
+    }
+    let merged = Entry::GivenBack { why: "snoozed".to_owned(), count: 3, at: Wall(3) };
+    let journal = store.read(|r| r.journal(id)).unwrap();
+    assert_eq!(journal, [merged, back("interrupted", 4), back("snoozed", 5)]);
+    assert_eq!(record(&store, id).journal, 3);
+}
+
+/// Settings, tombs and memories are kept apart from our own and come back page by page.
+#[test]
+fn settings_tombs_and_memories_come_back() {
+    let store = open(&SimDisk::new());
+    ask(&store, |tx| {
+        tx.put_meta("pause/a", b"1")?;
+        tx.put_meta("pause/b", &vec![5; 10_000])?;
+        tx.put_meta("uptime", b"3")?;
+        tx.put_meta("epoch", b"mine")?;
+        tx.remove_meta("pause/a")?;
+        for (until, key) in [(5, "x"), (3, "y"), (9, "z")] {
+            tx.put_tomb(Wall(until), KindId(7), key)?;
+        }
+        tx.remove_tomb(Wall(5), KindId(7), "x")?;
+        let identity = Identity { id: JobId(4), incarnation: 2, digest: [3; 16], ended: None };
+        tx.put_identity(KindId(7), "x", &identity)?;
+        tx.put_identity(KindId(8), "x", &identity)?;
+        tx.remove_identity(KindId(8), "x")
+    });
+    store
+        .read(|r| {
+            assert_eq!(r.metas("pause/")?, [("pause/b".to_owned(), vec![5; 10_000])]);
+            assert_eq!((r.meta("epoch")?, r.meta("none")?), (Some(b"mine".to_vec()), None));
+            assert_eq!(r.tombs(Wall(9), 9)?, [(Wall(3), KindId(7), "y".to_owned())]);
+            assert_eq!(r.identity(KindId(7), "x")?.unwrap().incarnation, 2);
+            assert_eq!((r.identity(KindId(8), "x")?, r.identity(KindId(7), "")?), (None, None));
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// Payload, key, step and kind at the limit are taken, one byte more is refused, and nothing of it is written.
+#[test]
+fn limits_refuse_before_anything_is_written() {
+    let disk = SimDisk::new();
+    let mut options = on_disk(&disk);
+    options.limits = crate::model::Limits { payload: 50, key: 10, name: 4, ..Default::default() };
+    let store = Store::open(options).unwrap().0;
+    let try_it = |key: usize, payload: usize| {
+        let f = move |tx: &mut Write<'_>| enqueue_at(tx, &"k".repeat(key), Start::Now, vec![0; payload]);
+        send(&store, Lane::Enqueue, f).recv().unwrap()
+    };
+    assert!(matches!(try_it(10, 50), Heard::Settled(Some(_))));
+    let Heard::Failed(long) = try_it(11, 50) else { panic!() };
+    assert!(long.contains("11 bytes, at most 10"), "{long}");
+    let Heard::Failed(heavy) = try_it(9, 51) else { panic!() };
+    assert!(heavy.contains("51 bytes, at most 50"), "{heavy}");
+    let kind = send(&store, Lane::Enqueue, |tx| tx.add_kind("12345")).recv().unwrap();
+    assert!(matches!(kind, Heard::Failed(e) if e.contains("5 bytes")));
+    let step = send(&store, Lane::Enqueue, |tx| {
+        let record = tx.record(JobId(1))?.unwrap();
+        let memo = Some(Memo { name: "s".to_owned(), commit: false, value: vec![0; 51] });
+        tx.put(&with(change(&record, running()), |c| c.memo = memo))
+    });
+    assert!(matches!(step.recv().unwrap(), Heard::Failed(e) if e.contains("step's value")));
+    assert_eq!((check_rows(&store).jobs, check_rows(&store).running), (1, 0));
+}
+
+/// The rules and the store together: a delayed job, a claim and a finish, read back through the indexes.
+#[test]
+fn decisions_of_the_rules_are_stored_as_they_are() {
+    let store = open(&SimDisk::new());
+    let start = Start::After(Duration::from_secs(5));
+    let id = ask(&store, move |tx| enqueue_at(tx, "a", start, vec![])).unwrap();
+    let timers = store.read(|r| r.timers((Wall(0), JobId(0)), 9)).unwrap();
+    assert_eq!(timers.iter().map(|t| t.1).collect::<Vec<_>>(), [id]);
+    assert_eq!(store.read(|r| r.timers(timers[0], 9)).unwrap(), []);
+    assert_eq!(check_rows(&store).timers, 1);
+    let _ = Lease { job: id, token: Token(1) };
+}

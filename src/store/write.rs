@@ -1,0 +1,493 @@
+//! Writes of the queue's own rows inside a round. Keeps the promise that a record and its index rows move together.
+//! Called by the operations of a round; a [`Change`] comes only from the rules.
+
+use super::app::{AppRun, AppWrite, SLOW, panic_text};
+use super::codec::{self, CHUNK, INLINE, Pointer, Raw, StateRow, Stored};
+use super::error::StoreError;
+use super::own::{AppTable, Own};
+use super::read::Rows;
+use super::schema::{Lazy, META_EPOCH, META_LIVE, SETTING, Tables, identity_key};
+use crate::clock::Stopwatch;
+use crate::model::Limits;
+use crate::model::effect::EffectRecord;
+use crate::model::id::{JobId, KindId};
+use crate::model::job::{Identity, JobRecord, JobRow, JobState, NEXT_TICKET};
+use crate::model::letter::Entry;
+use crate::model::time::Wall;
+use crate::rules::{Change, LetterMove};
+use redb::{AccessGuard, Key, ReadableTable, ReadableTableMetadata, WriteTransaction};
+use std::borrow::Borrow;
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+type Bytes = &'static [u8];
+
+/// The queue's rows inside a round's transaction; reads come from [`Rows`].
+pub struct Write<'t> {
+    pub(super) rows: Rows<'t, WriteTransaction>,
+    live: Live,
+    limits: Limits,
+    /// Writes so far in this transaction, and how many there were when the operation that runs now began.
+    touches: u64,
+    touches_before_op: u64,
+    /// What the operation that runs now wrote must be undone.
+    pub(super) spoiled: bool,
+    /// App tables that the closure which runs now has opened.
+    pub(super) app_tables: Vec<AppTable>,
+    /// The epoch, if this transaction raises it.
+    pub(super) raised_epoch: Option<u32>,
+    /// Closures that held the writer for long.
+    pub(super) slow: Vec<(String, Duration)>,
+    bytes: usize,
+    scratch: Vec<u8>,
+}
+
+/// What every committed round rewrites: its number and the highest number handed out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Live {
+    pub(super) round: u64,
+    pub(super) last_id: u64,
+}
+
+impl Live {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        [self.round.to_le_bytes(), self.last_id.to_le_bytes()].concat()
+    }
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self, StoreError> {
+        let (round, id) = bytes.split_at_checked(8).unwrap_or_default();
+        match (round.try_into(), id.try_into()) {
+            (Ok(round), Ok(id)) => Ok(Self { round: u64::from_le_bytes(round), last_id: u64::from_le_bytes(id) }),
+            (Err(_), _) | (_, Err(_)) => Err(StoreError::corrupt("the round's number")),
+        }
+    }
+}
+
+impl<'t> Deref for Write<'t> {
+    type Target = Rows<'t, WriteTransaction>;
+    fn deref(&self) -> &Self::Target {
+        &self.rows
+    }
+}
+
+impl<'t> Write<'t> {
+    /// The next number, for a job or a ticket; never handed out again once its round is durable.
+    pub fn next_id(&mut self) -> JobId {
+        self.live.last_id += 1;
+        JobId(self.live.last_id)
+    }
+    /// Writes a new job: its row, its record and its index row. Its identity is separate.
+    pub fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError> {
+        at_most("the payload", row.payload.len(), self.limits.payload)?;
+        at_most("the job's key", row.key.as_str().len(), self.limits.key)?;
+        self.check(change)?;
+        self.set(|t| &mut t.job, change.record().id.0, row)?;
+        self.put(change)
+    }
+    /// Writes a decision: the record, its index rows, effects, memo, history and letter.
+    pub fn put(&mut self, change: &Change) -> Result<(), StoreError> {
+        self.check(change)?;
+        self.touch();
+        let mut record = change.record().clone();
+        let id = record.id;
+        let prune = match change.before() {
+            // Over is over: late news about an ended job says nothing about how long its rows are kept.
+            Some(JobState::Ended { .. }) => self.rows.state_row(id)?.and_then(|s| s.prune),
+            None
+            | Some(
+                JobState::Ready { .. }
+                | JobState::Delayed { .. }
+                | JobState::Running { .. }
+                | JobState::Waiting { .. }
+                | JobState::NeedsDecision
+                | JobState::Dead,
+            ) => {
+                self.move_prune_row(id, None, change.prune())?;
+                change.prune()
+            }
+        };
+        if change.before() != Some(&record.state) {
+            if let Some(before) = change.before() {
+                self.unindex(&record, before)?;
+            }
+            self.take_ticket(&mut record, change.before().is_none());
+            self.index(&record)?;
+        }
+        for effect in change.effects() {
+            self.set(|t| &mut t.effect, (id.0, effect.id.name.as_str(), effect.id.part.as_str()), effect)?;
+        }
+        if let Some(memo) = change.memo() {
+            self.set(|t| &mut t.memo, (id.0, memo.name.as_str()), memo)?;
+        }
+        for entry in change.journal() {
+            self.append(&mut record, entry)?;
+        }
+        match change.letter() {
+            LetterMove::Keep => {}
+            LetterMove::Put(letter) => self.set(|t| &mut t.letter, id.0, letter)?,
+            LetterMove::Remove => self.unset(|t| &mut t.letter, id.0)?,
+        }
+        self.set(|t| &mut t.state, id.0, &StateRow { record, prune })
+    }
+    /// Remembers an intent.
+    pub fn put_identity(&mut self, kind: KindId, key: &str, identity: &Identity) -> Result<(), StoreError> {
+        at_most("the job's key", key.len(), self.limits.key)?;
+        self.set(|t| &mut t.id, identity_key(kind, key).as_slice(), identity)
+    }
+    /// Forgets an intent.
+    pub fn remove_identity(&mut self, kind: KindId, key: &str) -> Result<(), StoreError> {
+        self.unset(|t| &mut t.id, identity_key(kind, key).as_slice())
+    }
+    /// Keeps what `finish` left behind.
+    pub fn put_output(&mut self, id: JobId, value: Vec<u8>) -> Result<(), StoreError> {
+        at_most("the output", value.len(), self.limits.payload)?;
+        self.set(|t| &mut t.output, id.0, &Raw(value))
+    }
+    /// The number of a kind, new or existing.
+    pub fn add_kind(&mut self, name: &str) -> Result<KindId, StoreError> {
+        if let Some(kind) = self.rows.kind(name)? {
+            return Ok(kind);
+        }
+        at_most("the kind's name", name.len(), self.limits.name)?;
+        self.touch();
+        let kinds = self.rows.tables.kind.write(self.rows.tx)?;
+        // Kinds are never removed, so their count is the last number.
+        let next = u32::try_from(kinds.len()?).unwrap_or(u32::MAX).saturating_add(1);
+        kinds.insert(name, next)?;
+        Ok(KindId(next))
+    }
+    /// Removes everything about an ended job except its identity.
+    pub fn prune(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Some(row) = self.rows.state_row(id)? else { return Ok(()) };
+        if !matches!(row.record.state, JobState::Ended { .. }) {
+            return Err(StoreError::Bug(format!("job {id} was to be pruned but has not ended")));
+        }
+        self.move_prune_row(id, row.prune, None)?;
+        self.unset(|t| &mut t.job, id.0)?;
+        self.unset(|t| &mut t.state, id.0)?;
+        self.unset(|t| &mut t.output, id.0)?;
+        self.unset(|t| &mut t.letter, id.0)?;
+        for (name, part) in self.effect_keys(id)? {
+            self.unset(|t| &mut t.effect, (id.0, name.as_str(), part.as_str()))?;
+        }
+        for name in self.memo_keys(id)? {
+            self.unset(|t| &mut t.memo, (id.0, name.as_str()))?;
+        }
+        for n in 0..row.record.journal {
+            self.unset(|t| &mut t.journal, (id.0, n))?;
+        }
+        Ok(())
+    }
+    /// Notes when the memory of an intent may go.
+    pub fn put_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError> {
+        self.touch();
+        self.rows.tables.tomb.write(self.rows.tx)?.insert((until.0, identity_key(kind, key).as_slice()), ())?;
+        Ok(())
+    }
+    /// Removes that note.
+    pub fn remove_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError> {
+        self.touch();
+        self.rows.tables.tomb.write(self.rows.tx)?.remove((until.0, identity_key(kind, key).as_slice()))?;
+        Ok(())
+    }
+    /// Writes one of the engine's own settings.
+    pub fn put_meta(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.set_own_meta(&format!("{SETTING}{name}"), value)
+    }
+    /// Removes one of the engine's own settings.
+    pub fn remove_meta(&mut self, name: &str) -> Result<(), StoreError> {
+        self.unset(|t| &mut t.meta, format!("{SETTING}{name}").as_str())
+    }
+    /// Says that app code failed after it may have written: what this operation wrote is undone. If other operations share
+    /// the round they are run again without it, and its answer is that of its own last run.
+    pub fn fail_app(&mut self) {
+        self.spoiled = true;
+    }
+    /// A new epoch, durable with this round: for token counters near their end.
+    pub fn raise_epoch(&mut self) -> Result<u32, StoreError> {
+        let old = self.rows.own_meta(META_EPOCH)?.unwrap_or_default();
+        let old = old.try_into().map(u32::from_le_bytes).map_err(|_| StoreError::corrupt("the epoch"))?;
+        let next = old.saturating_add(1);
+        self.set_own_meta(META_EPOCH, &next.to_le_bytes())?;
+        self.raised_epoch = Some(next);
+        Ok(next)
+    }
+    /// Whether anything was written in this transaction.
+    pub fn is_dirty(&self) -> bool {
+        self.touches > 0
+    }
+
+    pub(super) fn new(tx: &'t WriteTransaction, live: Live, limits: Limits, scratch: Vec<u8>) -> Self {
+        Self {
+            rows: Rows::new(tx),
+            live,
+            limits,
+            touches: 0,
+            touches_before_op: 0,
+            spoiled: false,
+            app_tables: Vec::new(),
+            raised_epoch: None,
+            slow: Vec::new(),
+            bytes: 0,
+            scratch,
+        }
+    }
+    /// Forgets what is known of the operation before.
+    pub(super) fn begin_op(&mut self) {
+        self.touches_before_op = self.touches;
+        self.spoiled = false;
+    }
+    /// Whether the operation that runs now has written.
+    pub(super) fn op_is_dirty(&self) -> bool {
+        self.touches != self.touches_before_op
+    }
+    /// Whether anything was written before it.
+    pub(super) fn dirty_before_op(&self) -> bool {
+        self.touches_before_op > 0
+    }
+    pub(super) fn touches(&self) -> u64 {
+        self.touches
+    }
+    pub(super) fn touch(&mut self) {
+        self.touches += 1;
+    }
+    /// Bytes of records written in this transaction.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+    /// Makes this round the newest; the last write of every round.
+    pub(super) fn finish(&mut self, round: u64) -> Result<Live, StoreError> {
+        self.live.round = round;
+        self.set_own_meta(META_LIVE, &self.live.to_bytes())?;
+        Ok(self.live)
+    }
+    /// Closes the tables and gives the buffer back.
+    pub(super) fn into_scratch(self) -> Vec<u8> {
+        self.scratch
+    }
+    pub(super) fn set_own_meta(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
+        self.set(|t| &mut t.meta, name, &Raw(value.to_vec()))
+    }
+
+    /// Before the first write of a change, so that a refused one leaves nothing behind.
+    fn check(&self, change: &Change) -> Result<(), StoreError> {
+        if let Some(memo) = change.memo() {
+            at_most("the step's name", memo.name.len(), self.limits.name)?;
+            at_most("the step's value", memo.value.len(), self.limits.payload)?;
+        }
+        Ok(())
+    }
+    /// A job that becomes ready goes behind those that are; a new job's own number is its ticket.
+    fn take_ticket(&mut self, record: &mut JobRecord, new: bool) {
+        if record.state == (JobState::Ready { ticket: NEXT_TICKET }) {
+            let ticket = if new { record.id.0 } else { self.next_id().0 };
+            record.state = JobState::Ready { ticket };
+        }
+    }
+    fn index(&mut self, record: &JobRecord) -> Result<(), StoreError> {
+        let Rows { tx, tables } = &mut self.rows;
+        let id = record.id.0;
+        match &record.state {
+            JobState::Ready { ticket } => {
+                tables.ready.write(tx)?.insert((record.kind.0, record.priority, *ticket, id), ())?;
+            }
+            JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => {
+                tables.timer.write(tx)?.insert((due.0, id), ())?;
+            }
+            JobState::Running { token, .. } => {
+                tables.run.write(tx)?.insert(id, token.0)?;
+            }
+            JobState::NeedsDecision | JobState::Dead | JobState::Ended { .. } => {}
+        }
+        Ok(())
+    }
+    /// An index row that should be there and is not means that the index lies about this job.
+    fn unindex(&mut self, record: &JobRecord, before: &JobState) -> Result<(), StoreError> {
+        let Rows { tx, tables } = &mut self.rows;
+        let id = record.id.0;
+        let found = match before {
+            JobState::Ready { ticket } => {
+                tables.ready.write(tx)?.remove((record.kind.0, record.priority, *ticket, id))?.is_some()
+            }
+            JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => {
+                tables.timer.write(tx)?.remove((due.0, id))?.is_some()
+            }
+            JobState::Running { .. } => tables.run.write(tx)?.remove(id)?.is_some(),
+            JobState::NeedsDecision | JobState::Dead | JobState::Ended { .. } => true,
+        };
+        if found { Ok(()) } else { Err(StoreError::corrupt(format!("job {id} has no index row for {before:?}"))) }
+    }
+    fn move_prune_row(&mut self, id: JobId, from: Option<Wall>, to: Option<Wall>) -> Result<(), StoreError> {
+        if from == to {
+            return Ok(());
+        }
+        self.touch();
+        let prune = self.rows.tables.prune.write(self.rows.tx)?;
+        if let Some(from) = from {
+            prune.remove((from.0, id.0))?;
+        }
+        if let Some(to) = to {
+            prune.insert((to.0, id.0), ())?;
+        }
+        Ok(())
+    }
+    /// Appends to the history; claims given back for one reason in a row stay one entry, so that a job that snoozes for a
+    /// year has a short history.
+    fn append(&mut self, record: &mut JobRecord, entry: &Entry) -> Result<(), StoreError> {
+        let id = record.id;
+        if let Entry::GivenBack { why, count, at } = entry
+            && let Some(last) = record.journal.checked_sub(1)
+        {
+            let key = (id.0, last);
+            let row = self.rows.tables.journal.read(self.rows.tx)?.get(key)?;
+            let newest: Option<Entry> =
+                row.map(|v| self.rows.value(v.value(), &|| format!("history of job {id}"))).transpose()?;
+            if let Some(Entry::GivenBack { why: before, count: n, .. }) = newest
+                && before == *why
+            {
+                let merged = Entry::GivenBack { why: before, count: n.saturating_add(*count), at: *at };
+                return self.set(|t| &mut t.journal, key, &merged);
+            }
+        }
+        self.set(|t| &mut t.journal, (id.0, record.journal), entry)?;
+        record.journal = record.journal.saturating_add(1);
+        Ok(())
+    }
+    fn effect_keys(&self, id: JobId) -> Result<Vec<(String, String)>, StoreError> {
+        let Rows { tx, tables } = &self.rows;
+        let rows = tables.effect.read(tx)?.range((id.0, "", "")..(id.0.saturating_add(1), "", ""))?;
+        rows.map(|row| {
+            let key = row?.0;
+            let (_, name, part) = key.value();
+            Ok((name.to_owned(), part.to_owned()))
+        })
+        .collect()
+    }
+    fn memo_keys(&self, id: JobId) -> Result<Vec<String>, StoreError> {
+        let Rows { tx, tables } = &self.rows;
+        let rows = tables.memo.read(tx)?.range((id.0, "")..(id.0.saturating_add(1), ""))?;
+        rows.map(|row| Ok(row?.0.value().1.to_owned())).collect()
+    }
+    /// Writes one value; a long one in chunks. Chunks of the value that was there before are removed.
+    fn set<'k, K: Key + 'static, T: Stored>(
+        &mut self,
+        table: for<'a> fn(&'a mut Tables<'t, WriteTransaction>) -> &'a mut Lazy<'t, WriteTransaction, K, Bytes>,
+        key: impl Borrow<K::SelfType<'k>>,
+        value: &T,
+    ) -> Result<(), StoreError> {
+        self.touch();
+        codec::encode(value, &mut self.scratch)?;
+        self.bytes += self.scratch.len();
+        if self.scratch.len() > INLINE {
+            self.write_chunks()?;
+        }
+        let Rows { tx, tables } = &mut self.rows;
+        let old = table(tables).write(tx)?.insert(key, self.scratch.as_slice())?;
+        let old = chunks_of(old);
+        old.map_or(Ok(()), |p| self.remove_chunks(p))
+    }
+    fn unset<'k, K: Key + 'static>(
+        &mut self,
+        table: for<'a> fn(&'a mut Tables<'t, WriteTransaction>) -> &'a mut Lazy<'t, WriteTransaction, K, Bytes>,
+        key: impl Borrow<K::SelfType<'k>>,
+    ) -> Result<(), StoreError> {
+        self.touch();
+        let Rows { tx, tables } = &mut self.rows;
+        let old = table(tables).write(tx)?.remove(key)?;
+        let old = chunks_of(old);
+        old.map_or(Ok(()), |p| self.remove_chunks(p))
+    }
+    /// Moves the encoded value from the buffer to the chunk table and leaves a pointer in its place.
+    fn write_chunks(&mut self) -> Result<(), StoreError> {
+        let id = self.next_id().0;
+        let pointer = Pointer { id, len: self.scratch.len() };
+        let chunk = self.rows.tables.chunk.write(self.rows.tx)?;
+        for (n, piece) in (0u32..).zip(self.scratch.chunks(CHUNK)) {
+            chunk.insert((id, n), piece)?;
+        }
+        codec::encode(&pointer, &mut self.scratch)
+    }
+    fn remove_chunks(&mut self, pointer: Pointer) -> Result<(), StoreError> {
+        let pieces = u32::try_from(pointer.len.div_ceil(CHUNK)).unwrap_or(u32::MAX);
+        let chunk = self.rows.tables.chunk.write(self.rows.tx)?;
+        for n in 0..pieces {
+            chunk.remove((pointer.id, n))?;
+        }
+        Ok(())
+    }
+}
+
+impl Write<'_> {
+    /// Runs app code. After `Panicked` or `Leaked` what the operation wrote is undone by the writer; nothing else has to be
+    /// done about it. The transaction stays outside the catch: one that is dropped while unwinding would leak pages.
+    pub fn app<R>(&mut self, name: &str, f: &mut dyn FnMut(AppWrite<'_>) -> R) -> AppRun<R> {
+        let watch = Stopwatch::start();
+        let written = self.touches();
+        let txn = self.rows.tx;
+        let ended = catch_unwind(AssertUnwindSafe(|| f(AppWrite { txn, own: self })));
+        let wrote = self.touches() != written;
+        if watch.elapsed() > SLOW {
+            self.slow.push((name.to_owned(), watch.elapsed()));
+        }
+        let value = match ended {
+            Ok(value) => value,
+            Err(panic) => {
+                self.spoiled = true;
+                self.app_tables.clear();
+                return AppRun::Panicked(panic_text(panic));
+            }
+        };
+        // While the value lives: it may be what keeps the table open.
+        let tx = self.rows.tx;
+        match self.app_tables.drain(..).find(|t| (t.is_open)(tx, &t.name)) {
+            None => AppRun::Done { value, wrote },
+            Some(table) => {
+                self.spoiled = true;
+                AppRun::Leaked(table.name)
+            }
+        }
+    }
+}
+
+impl Own for Write<'_> {
+    fn kind(&mut self, name: &str) -> Result<Option<KindId>, StoreError> {
+        (**self).kind(name)
+    }
+    fn add_kind(&mut self, name: &str) -> Result<KindId, StoreError> {
+        Write::add_kind(self, name)
+    }
+    fn identity(&mut self, kind: KindId, key: &str) -> Result<Option<Identity>, StoreError> {
+        (**self).identity(kind, key)
+    }
+    fn record(&mut self, id: JobId) -> Result<Option<JobRecord>, StoreError> {
+        (**self).record(id)
+    }
+    fn effects(&mut self, id: JobId) -> Result<Vec<EffectRecord>, StoreError> {
+        (**self).effects(id)
+    }
+    fn next_id(&mut self) -> JobId {
+        Write::next_id(self)
+    }
+    fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError> {
+        Write::insert(self, row, change)
+    }
+    fn put_identity(&mut self, kind: KindId, key: &str, identity: &Identity) -> Result<(), StoreError> {
+        Write::put_identity(self, kind, key, identity)
+    }
+    fn app_table(&mut self, table: AppTable) {
+        self.touch();
+        self.app_tables.push(table);
+    }
+    fn remove_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError> {
+        Write::remove_tomb(self, until, kind, key)
+    }
+}
+
+/// The chunks of a value that was replaced; a damaged one has none that could be found.
+fn chunks_of(old: Option<AccessGuard<'_, Bytes>>) -> Option<Pointer> {
+    old.and_then(|v| codec::pointer(v.value()).ok().flatten())
+}
+
+fn at_most(what: &'static str, len: usize, limit: usize) -> Result<(), StoreError> {
+    if len <= limit { Ok(()) } else { Err(StoreError::TooBig { what, len, limit }) }
+}

@@ -1,0 +1,53 @@
+//! For tests: a clock that moves by hand, a disk that lives in memory and fails on demand, and a way to wait for quiet that is a
+//! fact, not a sleep. Feature `testkit`.
+//!
+//! ```
+//! use onceward::{prelude::*, testkit::{self, ManualClock, SimDisk}};
+//! use std::{sync::Arc, time::Duration};
+//! # #[derive(serde::Serialize, serde::Deserialize)] struct Ping;
+//! # impl Job for Ping { const KIND: &'static str = "ping"; fn key(&self) -> JobKey { "p".into() } }
+//! let (clock, disk) = (ManualClock::default(), SimDisk::new());
+//! let jobs = Jobs::on_disk(Arc::new(disk))
+//!     .clock(Arc::new(clock.clone()))
+//!     .on(|_, _: Ping| Ok(()))
+//!     .start()?;
+//! let id = jobs.after(Duration::from_secs(3600), &Ping)?.id();
+//! testkit::run_until_idle(&jobs)?;
+//! assert_eq!(jobs.state(id)?, onceward::State::Delayed);
+//! clock.advance(Duration::from_secs(3600));
+//! testkit::run_until_idle(&jobs)?;
+//! assert_eq!(jobs.state(id)?, onceward::State::Done);
+//! # Ok::<(), onceward::Error>(())
+//! ```
+
+pub use crate::clock::{Clock, ManualClock};
+pub use crate::store::DiskFactory;
+pub use crate::store::disk::SimDisk;
+
+use crate::clock::Stopwatch;
+use crate::engine::idle::{self, Quiet};
+use crate::error::Error;
+use crate::jobs::Jobs;
+use std::time::Duration;
+
+/// Longer than any step of a test may take on a busy machine; reaching it is an error, not a result.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until nothing is ready, running or due by the queue's clock. With a manual clock this is as far as the queue gets until
+/// the clock is moved.
+///
+/// # Errors
+/// [`Error::NotIdle`] if that takes more than a minute of real time, e.g. because a handler waits for the clock.
+pub fn run_until_idle(jobs: &Jobs) -> Result<(), Error> {
+    let core = &jobs.0.core;
+    let watch = Stopwatch::start();
+    while watch.elapsed() < PATIENCE {
+        // No answer means that the queue was shut down meanwhile, which the drain then says.
+        core.timer.tick_and_wait(PATIENCE);
+        jobs.drain(PATIENCE)?;
+        if idle::look(core)? == Quiet::Idle {
+            return Ok(());
+        }
+    }
+    Err(Error::NotIdle)
+}

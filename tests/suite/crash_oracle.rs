@@ -1,0 +1,366 @@
+//! What must be true of a file after a crash: it is read row by row, every index is counted again, and all of it is compared with
+//! what callers were told before. Used by every crash suite; an answer is a sentence that says which promise was broken.
+
+use super::crash_world::{Brief, Charge, Do, Facts, Name, Note, ROWS, Reserve, TRIES, Wire, Work, effect_id};
+use onceward::model::effect::{EffectRecord, EffectState, Stored};
+use onceward::model::id::{JobId, KindId};
+use onceward::model::job::{End, JobRecord, JobRow, JobState, Memo, State};
+use onceward::model::letter::{Entry, LetterRecord};
+use onceward::model::time::Wall;
+use onceward::store::{Opened, Store, StoreError, View};
+use onceward::{Effect, Job};
+use redb::ReadableTable;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One stored job with everything that belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) id: JobId,
+    pub(crate) row: JobRow,
+    pub(crate) record: JobRecord,
+    pub(crate) effects: Vec<EffectRecord>,
+    pub(crate) memos: Vec<Memo>,
+    pub(crate) journal: Vec<Entry>,
+    pub(crate) letter: Option<LetterRecord>,
+    pub(crate) output: Option<Vec<u8>>,
+}
+
+/// The whole file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Whole {
+    pub(crate) jobs: BTreeMap<Name, Found>,
+    pub(crate) rows: BTreeMap<String, u64>,
+    pub(crate) remembered: BTreeSet<Name>,
+    pub(crate) pauses: usize,
+}
+
+/// Numbers above the ones that a history knows: follow-ups, tickets, chunks.
+const MORE_IDS: u64 = 96;
+
+fn words(e: StoreError) -> String {
+    format!("a healthy file cannot be read: {e}")
+}
+
+/// Reads everything; jobs have numbers of at most `most`.
+pub(crate) fn read(store: &Store, most: u64) -> Result<Whole, String> {
+    let mut whole = store.read(|v| Ok(jobs(v, most))).map_err(words)??;
+    whole.rows = store
+        .read_app(|app| -> Result<_, String> {
+            match app.open_table(ROWS) {
+                // Nothing was ever committed into it.
+                Err(StoreError::Table(_)) => Ok(BTreeMap::new()),
+                Err(e) => Err(words(e)),
+                Ok(rows) => {
+                    let all = rows.iter().map_err(|e| e.to_string())?;
+                    all.map(|r| r.map(|(k, v)| (k.value().to_owned(), v.value())).map_err(|e| e.to_string())).collect()
+                }
+            }
+        })
+        .map_err(words)??;
+    Ok(whole)
+}
+
+fn known(kind: &str) -> Result<&'static str, String> {
+    [Work::KIND, Note::KIND, Brief::KIND]
+        .into_iter()
+        .find(|k| *k == kind)
+        .ok_or_else(|| format!("a kind {kind:?} that nobody registered"))
+}
+
+fn jobs(v: &View<'_>, most: u64) -> Result<Whole, String> {
+    let kinds: BTreeMap<KindId, String> = v.kinds().map_err(words)?.into_iter().collect();
+    let mut whole = Whole { pauses: v.metas("pause/").map_err(words)?.len(), ..Whole::default() };
+    let mut index = index(v, &kinds)?;
+    let depth = v.depth().map_err(words)?;
+    let mut identities = 0;
+    for n in 1..=most {
+        let id = JobId::from_number(n);
+        let (row, record) = (v.job(id).map_err(words)?, v.record(id).map_err(words)?);
+        let (row, record) = match (row, record) {
+            (None, None) => continue,
+            (Some(row), Some(record)) => (row, record),
+            (row, record) => return Err(format!("half of job {id}: {row:?} {record:?}")),
+        };
+        let kind = kinds.get(&row.kind).ok_or_else(|| format!("job {id} is of no kind"))?;
+        let name: Name = (known(kind)?, row.key.as_str().to_owned());
+        let found = Found {
+            id,
+            effects: v.effects(id).map_err(words)?,
+            memos: v.memos(id).map_err(words)?,
+            journal: v.journal(id).map_err(words)?,
+            letter: v.letter(id).map_err(words)?,
+            output: v.output(id).map_err(words)?,
+            row,
+            record,
+        };
+        let expected = index_of(&found);
+        if !index.remove(&(n, expected.clone())) {
+            return Err(format!("{name:?} has no index row {expected:?}"));
+        }
+        if found.memos.len() != found.record.memos as usize || found.journal.len() != found.record.journal as usize {
+            return Err(format!("{name:?} does not count its memory right"));
+        }
+        let identity = v.identity(found.row.kind, &name.1).map_err(words)?;
+        if identity.as_ref().map(|i| i.id) != Some(id) {
+            return Err(format!("the memory of {name:?} is {identity:?}"));
+        }
+        identities += 1;
+        if let Some(twice) = whole.jobs.insert(name, found) {
+            return Err(format!("two jobs for one key: {twice:?}"));
+        }
+    }
+    if let Some(left) = index.first() {
+        return Err(format!("an index row of no job: {left:?}"));
+    }
+    if depth.jobs != whole.jobs.len() as u64 {
+        return Err(format!("{} jobs are stored, {} were found below {most}", depth.jobs, whole.jobs.len()));
+    }
+    // What is left of pruned jobs.
+    for (_, kind, key) in v.tombs(Wall(u64::MAX), 1_000).map_err(words)? {
+        let name = (known(&kinds[&kind])?, key);
+        if !whole.jobs.contains_key(&name) && whole.remembered.insert(name) {
+            identities += 1;
+        }
+    }
+    if depth.identities != identities {
+        return Err(format!("{} memories are stored, {identities} belong to a job or a tomb", depth.identities));
+    }
+    Ok(whole)
+}
+
+/// Every index row of the file.
+fn index(v: &View<'_>, kinds: &BTreeMap<KindId, String>) -> Result<BTreeSet<(u64, String)>, String> {
+    let mut index = BTreeSet::new();
+    for kind in kinds.keys() {
+        for (priority, ticket, id) in v.ready(*kind, 10_000).map_err(words)? {
+            index.insert((id.number(), format!("ready {} {priority} {ticket}", kind.0)));
+        }
+    }
+    for (due, id) in v.timers((Wall(0), JobId::from_number(0)), 10_000).map_err(words)? {
+        index.insert((id.number(), format!("due {}", due.0)));
+    }
+    for (id, token) in v.running().map_err(words)? {
+        index.insert((id.number(), format!("run {token}")));
+    }
+    for (id, _) in v.letters(None, 10_000).map_err(words)? {
+        index.insert((id.number(), "letter".into()));
+    }
+    for (_, id) in v.prunable(Wall(u64::MAX), 10_000).map_err(words)? {
+        index.insert((id.number(), "prune".into()));
+    }
+    Ok(index)
+}
+
+fn index_of(found: &Found) -> String {
+    let record = &found.record;
+    match &record.state {
+        JobState::Ready { ticket } => format!("ready {} {} {ticket}", record.kind.0, record.priority),
+        JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => format!("due {}", due.0),
+        JobState::Running { token, .. } => format!("run {token}"),
+        JobState::NeedsDecision | JobState::Dead => "letter".into(),
+        // Rows that are kept for ever have none; every kind here prunes some day.
+        JobState::Ended { .. } => "prune".into(),
+    }
+}
+
+/// What a `Work` job was asked to do.
+fn program(found: &Found) -> Vec<Do> {
+    serde_json::from_slice::<Work>(&found.row.payload).map(|w| w.does).unwrap_or_default()
+}
+
+/// Compares a file with a history. `opened` is what was found when it was opened.
+pub(crate) fn check(store: &Store, opened: &Opened, facts: &Facts) -> Result<Whole, String> {
+    let most = facts.stored.values().map(|id| id.number()).max().unwrap_or(0) + MORE_IDS;
+    let whole = read(store, most)?;
+    present(&whole, facts)?;
+    no_phantoms(&whole, facts)?;
+    together(&whole, facts)?;
+    for (name, found) in &whole.jobs {
+        counts(name, found, facts).map_err(|e| format!("{name:?}: {e}"))?;
+        effects(name, found, facts).map_err(|e| format!("{name:?}: {e}"))?;
+    }
+    let newest = facts.began.values().flatten().max().copied().unwrap_or(0);
+    if newest >> 40 >= u64::from(opened.epoch) {
+        return Err(format!("epoch {} would hand out the token {newest} again", opened.epoch));
+    }
+    match (facts.paused, whole.pauses) {
+        (Some(false), 0) | (Some(true), 1) | (None, _) => {}
+        (Some(asked), n) => return Err(format!("pause was acknowledged as {asked}, and {n} pauses are stored")),
+    }
+    once(facts)?;
+    Ok(whole)
+}
+
+/// What was acknowledged is there, and nothing behind it.
+fn present(whole: &Whole, facts: &Facts) -> Result<(), String> {
+    for (name, id) in &facts.stored {
+        match whole.jobs.get(name) {
+            Some(found) if found.id == *id => {}
+            Some(found) => return Err(format!("{name:?} was acknowledged as {id} and is {}", found.id)),
+            None if name.0 == Brief::KIND && facts.aged == Some(true) => {}
+            None if name.0 == Brief::KIND && facts.aged == Some(false) && whole.remembered.contains(name) => {}
+            None => return Err(format!("{name:?} was acknowledged as {id} and is lost")),
+        }
+    }
+    for (name, state) in &facts.settled {
+        let now = whole.jobs.get(name).map(|f| State::from(&f.record.state));
+        let pruned = name.0 == Brief::KIND && facts.aged.is_some() && now.is_none();
+        if now != Some(*state) && !pruned {
+            return Err(format!("{name:?} was seen as {state:?} and is {now:?}"));
+        }
+    }
+    for name in &facts.finished {
+        let now = whole.jobs.get(name).map(|f| State::from(&f.record.state));
+        if now != Some(State::Done) {
+            return Err(format!("{name:?} was finished and is {now:?}"));
+        }
+    }
+    for (name, n) in &facts.decided {
+        let kept = whole.jobs.get(name).map_or(0, |f| {
+            f.journal.iter().filter(|e| matches!(e, Entry::Decision { signed, .. } if signed.who == "ana")).count()
+        });
+        if kept < *n {
+            return Err(format!("{n} decisions about {name:?} were acknowledged, {kept} are kept"));
+        }
+    }
+    Ok(())
+}
+
+/// Every stored job was asked for, with these bytes.
+fn no_phantoms(whole: &Whole, facts: &Facts) -> Result<(), String> {
+    for (name, found) in &whole.jobs {
+        let asked = facts.asked.get(name).is_some_and(|p| p.contains(&found.row.payload));
+        if !(asked || name.0 == Note::KIND && whole.rows.contains_key(&name.1)) {
+            return Err(format!("nobody asked for {name:?} as it is stored"));
+        }
+    }
+    Ok(())
+}
+
+/// App rows, follow-up jobs and the job's own progress: all of a commit or nothing.
+fn together(whole: &Whole, facts: &Facts) -> Result<(), String> {
+    let mut explained = BTreeSet::new();
+    for (name, found) in whole.jobs.iter().filter(|(name, _)| name.0 == Work::KIND) {
+        let done = matches!(found.record.state, JobState::Ended { how: End::Done, .. });
+        let committed = found.memos.iter().any(|m| m.commit && m.name == "commit");
+        let finishes = program(found).contains(&Do::Finish);
+        for (what, expected) in [("commit", committed), ("finish", done && finishes)] {
+            let key = format!("{}/{what}", name.1);
+            let (row, note) = (whole.rows.contains_key(&key), whole.jobs.contains_key(&(Note::KIND, key.clone())));
+            if (row, note) != (expected, expected) {
+                return Err(format!("{name:?} {what}: progress {expected}, app row {row}, follow-up {note}"));
+            }
+            explained.insert(key);
+        }
+        if facts.committed.contains(name) && !committed {
+            return Err(format!("the commit of {name:?} was acknowledged and is lost"));
+        }
+        if facts.stepped.contains(name) && !found.memos.iter().any(|m| !m.commit && m.name == "step") {
+            return Err(format!("the step of {name:?} was acknowledged and is lost"));
+        }
+    }
+    for key in &facts.transacting {
+        let (row, note) = (whole.rows.contains_key(key), whole.jobs.contains_key(&(Note::KIND, key.clone())));
+        if row != note || (facts.transacted.contains(key) && !row) {
+            return Err(format!("transaction {key}: app row {row}, job {note}"));
+        }
+        explained.insert(key.clone());
+    }
+    for (key, n) in &whole.rows {
+        if *n != 1 || !explained.contains(key) {
+            return Err(format!("app row {key} was counted {n} times"));
+        }
+    }
+    Ok(())
+}
+
+/// Claims, attempts and tokens.
+fn counts(name: &Name, found: &Found, facts: &Facts) -> Result<(), String> {
+    let r = &found.record;
+    if u64::from(r.claims) != u64::from(r.attempts) + r.given_back.sum() {
+        return Err(format!("{} claims, {} attempts, {:?}", r.claims, r.attempts, r.given_back));
+    }
+    if name.0 == Work::KIND && r.attempts > TRIES + r.granted {
+        return Err(format!("{} attempts", r.attempts));
+    }
+    if matches!(r.state, JobState::NeedsDecision | JobState::Dead) != found.letter.is_some() {
+        return Err(format!("{:?} with the letter {:?}", r.state, found.letter));
+    }
+    let began = facts.began.get(name).map_or(&[][..], Vec::as_slice);
+    if began.windows(2).any(|w| w[0] >= w[1]) {
+        return Err(format!("tokens do not rise: {began:?}"));
+    }
+    if began.len() > r.claims as usize || began.last().is_some_and(|t| *t > r.last_token.number()) {
+        return Err(format!("{} claims, last {}, but handlers had {began:?}", r.claims, r.last_token));
+    }
+    Ok(())
+}
+
+/// Every call has its durable intent, every acknowledged confirmation is there.
+fn effects(name: &Name, found: &Found, facts: &Facts) -> Result<(), String> {
+    for ((_, effect), result) in facts.confirmed.iter().filter(|((job, _), _)| job == name) {
+        let record = found.effects.iter().find(|e| e.id == effect_id(effect));
+        let kept = record.filter(|e| e.state == EffectState::Confirmed).and_then(|e| e.result.clone());
+        if kept != serde_json::to_vec(result).ok().map(Stored::Json) {
+            return Err(format!("{effect} was confirmed as {result} and is {record:?}"));
+        }
+    }
+    for record in &found.effects {
+        let made = facts.calls.iter().filter(|c| c.effect == record.id.name && c.order == name.1);
+        let (made, real): (Vec<_>, _) = (made.clone().collect(), made.clone().find(|c| c.real));
+        if made.len() > record.calls as usize {
+            return Err(format!("{} calls were made, the record knows {}", made.len(), record.calls));
+        }
+        if record.state == EffectState::Confirmed && real.is_none() {
+            return Err(format!("{} is confirmed, and it never happened", record.id));
+        }
+        if record.generation == 1 && made.iter().any(|c| c.key != record.key.as_str()) {
+            return Err(format!("{} was called with another key than its record's", record.id));
+        }
+    }
+    for call in facts.calls.iter().filter(|c| c.order == name.1 && name.0 == Work::KIND) {
+        if !found.effects.iter().any(|e| e.id.name == call.effect) {
+            return Err(format!("the call {call:?} has no intent"));
+        }
+    }
+    Ok(())
+}
+
+/// With an honest provider an effect happens at most once.
+pub(crate) fn once(facts: &Facts) -> Result<(), String> {
+    let mut real: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+    for call in facts.calls.iter().filter(|c| c.real) {
+        *real.entry((call.effect, &call.order)).or_default() += 1;
+    }
+    match real.iter().find(|(_, n)| **n > 1) {
+        None => Ok(()),
+        Some(((effect, order), n)) => Err(format!("{effect} happened {n} times for {order}: {:?}", facts.calls)),
+    }
+}
+
+/// At the end of everything that happens by itself: done, or waiting with a question; and what is done was done.
+pub(crate) fn ended(whole: &Whole, facts: &Facts) -> Result<(), String> {
+    for (name, found) in &whole.jobs {
+        let state = State::from(&found.record.state);
+        if !state.is_settled() {
+            return Err(format!("{name:?} is still {:?}", found.record));
+        }
+        if found.letter.as_ref().is_some_and(|l| l.questions.is_empty()) {
+            return Err(format!("{name:?} waits without a question"));
+        }
+        if state != State::Done || name.0 != Work::KIND {
+            continue;
+        }
+        for effect in program(found).iter().filter_map(|d| match d {
+            Do::Charge => Some(Charge::NAME),
+            Do::Reserve => Some(Reserve::NAME),
+            Do::Wire => Some(Wire::NAME),
+            Do::Step | Do::Commit | Do::Fail(_) | Do::Panic(_) | Do::Never | Do::Gate | Do::Finish => None,
+        }) {
+            if !facts.calls.iter().any(|c| c.real && c.effect == effect && c.order == name.1) {
+                return Err(format!("{name:?} is done, and {effect} never happened"));
+            }
+        }
+    }
+    Ok(())
+}

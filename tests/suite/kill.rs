@@ -1,0 +1,71 @@
+//! kill -9 of a real child on a real file. The parent keeps the expected state outside: what the child said before it died, and a
+//! ledger file of what really happened. Lost: acknowledged and not done at the end. Repeated: an effect that happened twice.
+//!
+//! `ONCEWARD_KILLS=10000 cargo test --test suite kill:: -- --nocapture` for more than the 300 kills of every run.
+#![expect(clippy::disallowed_methods, reason = "a suite about processes: it starts, kills, waits for and times them")]
+
+mod app;
+mod child;
+mod effects;
+#[cfg(feature = "tokio")]
+mod fenced;
+mod parent;
+mod poison;
+mod series;
+#[cfg(unix)]
+mod stopped;
+
+use series::Series;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Queue files at a time.
+const FILES: usize = 4;
+/// Kills of one queue file, before everything is looked at.
+const KILLS_PER_FILE: usize = 25;
+
+/// Not a test: the process that the others kill. Does nothing unless one of them started it.
+#[test]
+fn child() {
+    child::main();
+}
+
+/// The process is killed at every named point of a job's way, in the middle of anything else, while it opens, creates and closes
+/// its file: no acknowledged job is lost, no effect happens twice, and whatever does not end by itself asks a named question.
+#[test]
+fn kill_9_loses_nothing_and_repeats_nothing() {
+    let wanted: usize = std::env::var("ONCEWARD_KILLS").map_or(300, |n| n.parse().expect("ONCEWARD_KILLS is a number"));
+    let next = AtomicUsize::new(0);
+    let files = wanted.div_ceil(KILLS_PER_FILE);
+    let all = std::thread::scope(|s| {
+        let work = || {
+            let mut sum = Series::default();
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if n >= files {
+                    break sum;
+                }
+                sum.add(series::run(n, KILLS_PER_FILE));
+            }
+        };
+        let threads: Vec<_> = (0..FILES).map(|_| s.spawn(work)).collect();
+        let mut all = Series::default();
+        for t in threads {
+            match t.join() {
+                Ok(one) => all.add(one),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.print(files);
+    assert!(all.kills >= wanted, "{} kills instead of {wanted}", all.kills);
+    assert!(all.jobs > files * 50 && all.effects > all.jobs, "hardly anything was at stake");
+    for point in app::POINTS {
+        assert!(wanted < 300 || all.at.contains_key(*point), "never killed at {point:?}");
+    }
+    assert_eq!((all.lost, all.repeated), (0, 0));
+}
+
+/// Longer than any step may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);

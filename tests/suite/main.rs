@@ -1,0 +1,27 @@
+//! The one integration test binary: a module per promise or tool, so that linking happens once.
+//!
+//! Each module prints what it did and fails if it did nothing.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+#![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it looks for; everything else is a surprise")]
+#![expect(clippy::type_complexity, reason = "the rig returns closures and futures")]
+
+mod crash_oracle;
+mod crash_world;
+mod deaths;
+mod effects;
+mod failures;
+mod faults;
+mod ground;
+mod identity;
+mod kill;
+mod layers;
+mod letters;
+mod model;
+mod outlive;
+mod promises;
+mod rig;
+mod running;
+mod seen;
+mod setup;
+mod sweep;
+mod time;

@@ -1,0 +1,33 @@
+//! The smallest use: a kind, a handler, an intent that is enqueued twice and runs once.
+
+use onceward::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+#[derive(Serialize, Deserialize)]
+struct Greet {
+    name: String,
+}
+
+impl Job for Greet {
+    const KIND: &'static str = "greet";
+    fn key(&self) -> JobKey {
+        self.name.as_str().into()
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let file = std::env::temp_dir().join(format!("hello-{}.redb", std::process::id()));
+    let jobs = Jobs::open(&file)
+        .on(|cx, job: Greet| {
+            println!("hello {} (attempt {})", job.name, cx.attempt());
+            Ok(())
+        })
+        .start()?;
+    let first = jobs.enqueue(&Greet { name: "ada".into() })?;
+    let again = jobs.enqueue(&Greet { name: "ada".into() })?;
+    assert_eq!(first.id(), again.id()); // the same intent is the same job
+    jobs.wait(first.id(), Duration::from_secs(5))?;
+    jobs.shutdown(Duration::from_secs(5))?;
+    Ok(())
+}

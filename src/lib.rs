@@ -64,6 +64,7 @@
 
 pub use redb;
 
+mod builder;
 #[doc(hidden)]
 pub mod clock;
 mod desk;
@@ -83,6 +84,7 @@ pub mod testkit;
 #[doc(hidden)]
 pub mod wheel;
 
+pub use builder::Builder;
 pub use desk::{Choice, DeadLetter, Decision, LedgerLine};
 pub use error::{Error, Setup};
 pub use handler::async_cx::AsyncCx;
@@ -91,7 +93,7 @@ pub use handler::effect::{Effect, LookUp, Undo};
 pub use handler::fail::{Fail, FailExt, Outcome};
 pub use handler::job::Job;
 pub use handler::tx::Tx;
-pub use jobs::{Builder, Jobs, Report, Scope};
+pub use jobs::{Jobs, Report, Scope};
 pub use model::Limits;
 pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappened, Risk};
 pub use model::id::{EffectId, IdempotencyKey, JobId, JobKey};

@@ -1,7 +1,7 @@
 //! What the dispatcher, the workers, the timer and the face share about work in progress.
 
 use crate::handler::attempt::{Attempt, Claimed};
-use crate::handler::handlers::Handlers;
+use crate::handler::handlers::{Handler, Handlers};
 use crate::handler::ops::EndOp;
 use crate::handler::shared::Shared;
 use crate::model::attempt::AttemptEnd;
@@ -74,6 +74,21 @@ impl Core {
             Pooled::Threads => &self.threads,
             Pooled::Tasks => &self.tasks,
         }
+    }
+    /// Where the jobs of a kind run; `None` if it has no handler here.
+    pub(crate) fn pooled(&self, kind: &str) -> Option<Pooled> {
+        match self.handlers.of(kind)? {
+            Handler::Async(_) => Some(Pooled::Tasks),
+            Handler::Blocking(_) => Some(Pooled::Threads),
+        }
+    }
+    /// Whether jobs stored under this name can run in this process at all.
+    pub(crate) fn serves(&self, stored_name: &str) -> bool {
+        let kind = self.shared.registry.kind(stored_name);
+        kind.and_then(|k| self.pooled(k.name)).is_some_and(|p| match p {
+            Pooled::Threads => self.threads.capacity > 0,
+            Pooled::Tasks => !self.gated.load(Ordering::Acquire),
+        })
     }
     pub(crate) fn in_flight(&self) -> usize {
         self.threads.in_flight.load(Ordering::Acquire) + self.tasks.in_flight.load(Ordering::Acquire)

@@ -68,7 +68,7 @@ impl IdleOp {
         let shared = &self.core.shared;
         let kinds: Vec<(KindId, String)> = tx.kinds()?;
         for (id, name) in kinds {
-            let served = shared.registry.kind(&name).is_some() && !shared.paused(&name);
+            let served = self.core.serves(&name) && !shared.paused(&name);
             if served && !tx.ready(id, 1)?.is_empty() {
                 return Ok(true);
             }

@@ -19,14 +19,17 @@ const SLICE: usize = 256;
 
 /// Due jobs become ready.
 pub(crate) struct PromoteOp {
-    shared: Arc<Shared>,
+    core: Arc<Core>,
     due: Vec<(JobId, Wall)>,
     changes: Vec<Changed>,
 }
 
 impl PromoteOp {
-    pub(crate) fn new(shared: Arc<Shared>, due: Vec<(JobId, Wall)>) -> Self {
-        Self { shared, due, changes: Vec::new() }
+    pub(crate) fn new(core: Arc<Core>, due: Vec<(JobId, Wall)>) -> Self {
+        Self { core, due, changes: Vec::new() }
+    }
+    pub(crate) fn submit(core: &Arc<Core>, due: Vec<(JobId, Wall)>) {
+        let _ = core.shared.submit(Lane::Outcome, Box::new(Self::new(core.clone(), due)));
     }
 }
 
@@ -52,16 +55,28 @@ impl Op for PromoteOp {
             if same && let Ok(change) = lifecycle::promote(&job) {
                 tx.put(&change)?;
                 // Promotions are not told by key: nobody reads them, and the row would have to be loaded for it.
-                let name = self.shared.kind_name(job.kind);
-                let queue = self.shared.queue_of(&name);
+                let name = self.core.shared.kind_name(job.kind);
+                let queue = self.core.shared.queue_of(&name);
                 self.changes.push(Changed::new(name, queue, "".into(), change));
             }
         }
         Ok(())
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
-        if result.is_ok() {
-            self.shared.report.changed(&self.changes);
+        match result {
+            Ok(()) => self.core.shared.report.changed(&self.changes),
+            // Nothing is written any more; the next open promotes.
+            Err(StoreError::Closed | StoreError::Stopped(_)) => {}
+            // One of them cannot be moved: the others must not wait for it.
+            Err(_) if self.due.len() > 1 => {
+                self.due.iter().for_each(|one| Self::submit(&self.core, vec![*one]));
+            }
+            Err(e) => {
+                for (id, due) in &self.due {
+                    self.core.shared.report.warn(&format!("job {id} is due and could not be made ready: {e}"));
+                    self.core.timer.look_again(*id, *due, self.core.shared.now());
+                }
+            }
         }
     }
 }

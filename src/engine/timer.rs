@@ -206,8 +206,7 @@ impl Timer {
             }
         }
         for part in due.chunks(PROMOTE) {
-            let op = PromoteOp::new(self.core.shared.clone(), part.to_vec());
-            let _ = self.core.shared.submit(Lane::Outcome, Box::new(op));
+            PromoteOp::submit(&self.core, part.to_vec());
         }
         self.watch_leases();
     }
@@ -332,17 +331,14 @@ impl Timer {
         self.leases.remove(&token);
         let attempt = self.core.running.lock().get(&token).map(|r| r.attempt.clone());
         let Some(attempt) = attempt else { return };
+        // Lease timers stand still while the store heals or a request of this lease is queued: it is alive, only unheard. Looked at
+        // before the lease itself: when either ends, the time is given back first.
+        let unheard = self.core.shared.store.healing() || attempt.has_pending();
         let (lapses, stalled) = attempt.lapses();
-        if lapses > now {
+        if lapses > now || unheard {
             if self.leases.insert(token) {
-                self.wheel.insert(lapses.0, Entry::Lease(token));
-            }
-            return;
-        }
-        // Lease timers stand still while the store heals or a request of this lease is queued: it is alive, only unheard.
-        if self.core.shared.store.healing() || attempt.has_pending() {
-            if self.leases.insert(token) {
-                self.wheel.insert(now.after(Duration::from_secs(1)).0, Entry::Lease(token));
+                let look = if lapses > now { lapses } else { now.after(Duration::from_secs(1)) };
+                self.wheel.insert(look.0, Entry::Lease(token));
             }
             return;
         }

@@ -9,6 +9,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Between two tries to make a due job ready.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// What the timer is told.
 pub(crate) enum Told {
     /// A job is due at this instant of the calendar; the flag: only the calendar counts, not the stopwatch.
@@ -58,6 +61,10 @@ impl TimerHandle {
         let wait = due.since(now.wall).min(longest(state));
         let mono = Mono(now.mono.0.saturating_add(wait));
         let _ = self.to.send(Told::Due(job, due, mono, state.follows_calendar()));
+    }
+    /// A due job could not be made ready: it is tried again in a while.
+    pub(crate) fn look_again(&self, job: JobId, due: Wall, now: Now) {
+        let _ = self.to.send(Told::Due(job, due, now.mono.after(LOOK_AGAIN), false));
     }
     /// A lease will lapse at this instant unless it is renewed; the timer is only woken if it would sleep longer.
     pub(crate) fn watch_lease(&self, lapses: Mono) {

@@ -313,6 +313,13 @@ impl State {
     }
 }
 
+/// How much of a write a short one does: some half of it, up to the end of a sector. A sector is written whole or not at all.
+fn short(offset: u64, len: usize) -> usize {
+    let (half, end) = (offset + len as u64 / 2, offset + len as u64);
+    let sector = half / SECTOR as u64 * SECTOR as u64;
+    usize::try_from(sector.clamp(offset, end) - offset).unwrap_or(0)
+}
+
 fn error(fails: Fails) -> io::Error {
     match fails {
         Fails::Full => io::Error::new(io::ErrorKind::StorageFull, "simulated full disk"),
@@ -369,7 +376,7 @@ impl StorageBackend for Handle {
             None => s.change(sidecar, Change::Write(offset, data.to_vec())),
             Some(fails) => {
                 if fails == Fails::Short {
-                    s.change(sidecar, Change::Write(offset, data[..data.len() / 2].to_vec()))?;
+                    s.change(sidecar, Change::Write(offset, data[..short(offset, data.len())].to_vec()))?;
                 }
                 Err(error(fails))
             }

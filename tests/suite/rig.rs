@@ -94,6 +94,17 @@ impl World {
         self.clock.advance(time);
         self.settle(jobs);
     }
+    /// Time passes until the n-th log line (from 1) is there. In steps: a lease is given a second more for every request of it
+    /// that is not answered yet.
+    pub(crate) fn pass_to_line(&self, n: usize, step: Duration) -> AttemptLine {
+        self.stage.until(&format!("log line {n}, while time passes"), || {
+            let line = self.lines.all().get(n - 1).cloned();
+            if line.is_none() {
+                self.clock.advance(step);
+            }
+            line
+        })
+    }
     /// An instant by the world's calendar.
     pub(crate) fn clock_after(&self, time: Duration) -> std::time::SystemTime {
         testkit::Clock::now(&self.clock).wall.to_system() + time

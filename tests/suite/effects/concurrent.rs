@@ -121,8 +121,7 @@ fn a_fenced_attempt_never_enters_its_performer() {
         shop.world.stage.until("the intent", || {
             (effects(&jobs, id) == [("charge".to_owned(), EffectState::Intended)]).then_some(())
         });
-        shop.world.clock.advance(MINUTE);
-        shop.world.lines.wait(1);
+        shop.world.pass_to_line(1, MINUTE);
         shop.world.pass(&jobs, MINUTE);
         is(&jobs, id, State::Done);
         shop.world.stage.open("stopped");

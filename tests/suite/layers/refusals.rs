@@ -146,7 +146,7 @@ fn what_is_allowed_passes() {
         ("store/writer.rs", "fn f() { std::thread::Builder::new(); crossbeam_channel::unbounded::<u8>(); }"),
         ("handler/tx.rs", "use redb::{Key, Table, TableDefinition, Value};"),
         ("jobs.rs", "fn read(_: &redb::ReadTransaction) {}"),
-        ("jobs.rs", "pub fn runtime(_: tokio::runtime::Handle) {}"),
+        ("builder.rs", "pub fn runtime(_: tokio::runtime::Handle) {}"),
         ("lib.rs", "pub use redb;"),
         ("store/disk.rs", "fn f(seed: u64) -> fastrand::Rng { fastrand::Rng::with_seed(seed) }"),
         ("engine/bridge.rs", "use tokio::runtime::Runtime;"),

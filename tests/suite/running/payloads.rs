@@ -68,6 +68,9 @@ fn an_unreadable_payload_waits_for_a_person_and_stops_nothing() {
     let jobs = ground.builder().workers(0).on(|_, _: Report| Ok(())).start().unwrap();
     let reports: Vec<_> =
         (0..5).map(|n| jobs.enqueue(&Report { key: format!("r{n}"), pages: n }).unwrap().id()).collect();
+    // Nobody can run them here: nothing is waited for.
+    jobs.drain(PATIENCE).unwrap();
+    ground.settle(&jobs);
     jobs.shutdown(PATIENCE).unwrap();
 
     let jobs = ground.builder().workers(1).on(|_, _: Broken| Ok(())).on(|_, _: Plain| Ok(())).start().unwrap();

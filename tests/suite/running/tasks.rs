@@ -272,6 +272,7 @@ fn every_waiting_verb_can_be_awaited() {
         let at = jobs.at_async(start.after(HOUR).to_system(), &Good::new("at", 5)).await.unwrap().id();
         let after = jobs.after_async(DAY, &Good::new("after", 6)).await.unwrap().id();
         let inside = jobs.transact_async::<_, Error>(|tx| Ok(tx.enqueue(&Good::new("inside", 7))?.id())).await.unwrap();
+        assert_eq!(jobs.read_async(|_| 9).await.unwrap(), 9);
         for id in [now, many[0].id(), many[1].id(), inside] {
             assert_eq!(jobs.wait_async(id).await.unwrap(), State::Done);
         }

@@ -9,7 +9,7 @@ use crate::engine::bridge::Handle;
 use crate::engine::core::{Core, Pool, Pooled};
 use crate::engine::dispatcher::{CLOCK, Dispatcher, Served, ToTasks};
 use crate::engine::idle;
-use crate::engine::ops::{PAUSES, load_pauses};
+use crate::engine::ops::{PAUSES, PauseOp, REWOUND, Scope, load_pauses};
 use crate::engine::recover::{self, RecoverOp};
 use crate::engine::report::Reporter;
 use crate::engine::wake::TimerHandle;
@@ -28,14 +28,14 @@ use crate::handler::shared::{Bridge, Phase, Report as _, Shared, plain_rules, st
 use crate::handler::trust::{Marks, Trust};
 use crate::jobs::{Jobs, Tasks};
 use crate::model::id::{IdempotencyKey, JobId, KindId};
-use crate::model::time::Wall;
 use crate::observe::{Observer, Sink, events};
-use crate::store::{Commits, Lane, Place, Store, StoreEvent, StoreOptions};
+use crate::store::{Commits, Lane, Place, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use std::time::Duration;
 
 /// Everything that is said before a queue starts.
 #[must_use = "a builder does nothing until .start()"]
@@ -205,9 +205,10 @@ impl Builder {
             observer.counters().register(kind.name, kind.rules.effects.iter().map(|c| c.name()));
         }
         let reporter = Arc::new(Reporter::new(timer.clone(), clock.clone(), observer));
-        let (marks, pauses) = store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?)))?;
+        let (marks, pauses, rewound) =
+            store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some())))?;
         let marks = marks.and_then(|m| Marks::from_bytes(&m));
-        let kept = marks.unwrap_or(Marks { high: Wall(0), stepped: Wall(0), trusted_ms: 0 });
+        let kept = marks.unwrap_or_default();
         if crate::engine::aborts_on_panic() {
             reporter.warn(
                 "this program aborts on panic: a handler that panics ends the process and counts as a process death",
@@ -259,9 +260,18 @@ impl Builder {
                 }
                 // Nothing will settle any more.
                 StoreEvent::Stopped { .. } => waiting.release(),
-                StoreEvent::HealStarted { .. } | StoreEvent::HookFailed { .. } | StoreEvent::SlowClosure { .. } => {}
+                // Nothing was claimed: in a moment another round is made, also if nobody asks for one.
+                StoreEvent::HookFailed { .. } => {
+                    if let Some(core) = weak.upgrade() {
+                        core.timer.alone(core.shared.now().mono.after(Duration::from_secs(1)));
+                    }
+                }
+                StoreEvent::HealStarted { .. } | StoreEvent::SlowClosure { .. } => {}
             }
         }));
+        if rewound {
+            hold_for_review(&shared)?;
+        }
         let suspects = recover_claims(&shared, &opened.running, &opened.slots, self.boot, self.nonce)?;
         store.run_file().forget_found();
         let served = serve(&core)?;
@@ -339,6 +349,22 @@ fn tell(e: &StoreEvent) {
     }
 }
 
+/// An older copy of the file may have been put back: what happened since then is not in it, and would happen again. Nothing runs
+/// until a person has looked, and said so by resuming everything.
+fn hold_for_review(shared: &Arc<Shared>) -> Result<(), Error> {
+    if shared.pauses.read().all.is_some() {
+        return Ok(());
+    }
+    let why = "the file is older than what was done with it, or its sidecar is missing: a copy may have been put back, and it does not know what happened since; compare with your providers, then resume";
+    shared.report.warn(&format!("everything is paused: {why}"));
+    let (tell, reply) = answer();
+    shared.submit(
+        Lane::Outcome,
+        Box::new(PauseOp { shared: shared.clone(), scope: Scope::All, why: Some(why.to_owned()), answer: tell }),
+    )?;
+    reply.wait().unwrap_or(Err(Error::ShutDown))
+}
+
 /// Tells apart, gives back or buries what a dead process left behind: at once, before anything is claimed. Who is a suspect now.
 fn recover_claims(
     shared: &Arc<Shared>,
@@ -347,12 +373,30 @@ fn recover_claims(
     boot: [u8; 16],
     nonce: u64,
 ) -> Result<Vec<JobId>, Error> {
-    let mut suspects = Vec::new();
-    for part in recover::evidence(running, slots, boot, nonce).chunks(1_000) {
+    let recover = |part: &[_]| {
         let (tell, reply) = answer();
         let op = RecoverOp { shared: shared.clone(), claims: part.to_vec(), changes: Vec::new(), answer: tell };
         shared.submit(Lane::Outcome, Box::new(op))?;
-        suspects.extend(reply.wait().unwrap_or(Err(crate::store::StoreError::Closed)).map_err(store_error)?);
+        Ok::<_, Error>(reply.wait().unwrap_or(Err(StoreError::Closed)))
+    };
+    let mut suspects = Vec::new();
+    for part in recover::evidence(running, slots, boot, nonce).chunks(1_000) {
+        match recover(part)? {
+            Ok(found) => suspects.extend(found),
+            // One job's rows are damaged: it is left as it is, and stops nobody else.
+            Err(StoreError::Corrupt { .. } | StoreError::Bug(_)) => {
+                for one in part.chunks(1) {
+                    match recover(one)? {
+                        Ok(found) => suspects.extend(found),
+                        Err(e @ (StoreError::Corrupt { .. } | StoreError::Bug(_))) => {
+                            shared.report.warn(&format!("a job that was running is not run: {e}"));
+                        }
+                        Err(e) => return Err(store_error(e)),
+                    }
+                }
+            }
+            Err(e) => return Err(store_error(e)),
+        }
     }
     Ok(suspects)
 }
@@ -369,7 +413,7 @@ fn serve(core: &Core) -> Result<Vec<Served>, Error> {
     let (tell, reply) = answer();
     let op = crate::engine::ops::KindsOp::new(names.iter().map(|(n, _)| *n).collect(), tell);
     shared.submit(Lane::Outcome, Box::new(op))?;
-    let ids = reply.wait().unwrap_or(Err(crate::store::StoreError::Closed)).map_err(store_error)?;
+    let ids = reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)?;
     let served = |((name, kind), id): (&(&'static str, Arc<Kind>), KindId)| {
         let pooled = core.pooled(kind.name).unwrap_or(Pooled::Threads);
         Served { id, name: (*name).into(), kind: kind.clone(), pooled }

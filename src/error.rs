@@ -129,6 +129,13 @@ pub enum Setup {
         /// The name.
         name: String,
     },
+    /// A payload limit above what one record can hold.
+    PayloadLimit {
+        /// What was asked for, in bytes.
+        asked: usize,
+        /// The most there can be.
+        most: usize,
+    },
 }
 
 impl fmt::Display for Setup {
@@ -164,6 +171,10 @@ impl fmt::Display for Setup {
             Self::BadName { what, name } => {
                 write!(f, "the {what} {name:?} is empty or too long (at most 128 bytes)")
             }
+            Self::PayloadLimit { asked, most } => write!(
+                f,
+                "a payload limit of {asked} bytes is more than one record can hold: use at most {most}, and keep larger data in a file whose name is the payload"
+            ),
         }
     }
 }

@@ -45,7 +45,7 @@ pub fn run_until_idle(jobs: &Jobs) -> Result<(), Error> {
         // No answer means that the queue was shut down meanwhile, which the drain then says.
         core.timer.tick_and_wait(PATIENCE);
         jobs.drain(PATIENCE)?;
-        if idle::look(core)? == Quiet::Idle {
+        if idle::look(core, PATIENCE)? == Quiet::Idle {
             return Ok(());
         }
     }

@@ -4,7 +4,7 @@ use crate::handler::attempt::{Attempt, Claimed};
 use crate::handler::handlers::{Handler, Handlers};
 use crate::handler::ops::EndOp;
 use crate::handler::shared::Shared;
-use crate::model::attempt::AttemptEnd;
+use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::id::{JobId, Token};
 use crate::store::{Lane, SlotNo};
 use parking_lot::{Condvar, Mutex};
@@ -113,20 +113,24 @@ impl Core {
     /// The handler returned: its slot is free, and what it ended as goes to the store. Nobody waits for that. `false` if it hung
     /// and was replaced meanwhile.
     pub(crate) fn end(self: &Arc<Self>, attempt: &Arc<Attempt>, slot: SlotNo, how: AttemptEnd) -> bool {
+        // Whoever fenced it has said, or will say, how it ended.
+        let said = attempt.fenced() && matches!(how, AttemptEnd::Stopped(Stop::Fenced) | AttemptEnd::Interrupted);
         attempt.close();
         self.shared.store.run_file().clear(slot);
         let known = self.running.lock().remove(&attempt.lease.token());
         // A hung handler that was replaced is not counted twice.
         let Some(known) = known else {
-            self.late_end(attempt, how);
+            if !said {
+                self.late_end(attempt, how);
+            }
             return false;
         };
-        self.settle(&known, how);
+        self.settle(&known, how, said);
         true
     }
     /// Ends a claim: the end is submitted first, then the place in the pool is free, so that the round that hears of the end
-    /// can hand out the next claim.
-    pub(crate) fn settle(self: &Arc<Self>, known: &Running, how: AttemptEnd) {
+    /// can hand out the next claim. `said`: somebody else tells the store.
+    pub(crate) fn settle(self: &Arc<Self>, known: &Running, how: AttemptEnd, said: bool) {
         if known.suspect {
             self.suspect_over.store(true, Ordering::Release);
         }
@@ -138,7 +142,7 @@ impl Core {
         pool.mean_us.store(mean.max(1), Ordering::Relaxed);
         self.ending.fetch_add(1, Ordering::AcqRel);
         pool.in_flight.fetch_sub(1, Ordering::AcqRel);
-        if known.attempt.finished() {
+        if said || known.attempt.finished() {
             self.signal();
             self.shared.store.poke();
         } else {
@@ -198,7 +202,6 @@ impl Core {
 
 /// How the handler's return reads, given what the attempt went through.
 pub(crate) fn end_of(attempt: &Attempt, returned: crate::handler::fail::Outcome, stopping: bool) -> AttemptEnd {
-    use crate::model::attempt::Stop;
     match (attempt.stopped(), returned) {
         (Some(Stop::Finished), _) => AttemptEnd::Success,
         // Whatever the handler made of the error: nobody walks past an unknown.

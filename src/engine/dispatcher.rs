@@ -20,6 +20,8 @@ use std::time::Duration;
 
 /// A suspect runs alone for this long.
 pub(crate) const ALONE: Duration = Duration::from_secs(60);
+/// Jobs that may not begin any more are put before a person, so many in one round.
+const MOST_MOVED: usize = 256;
 /// The name under which the clock's marks are kept.
 pub(crate) const CLOCK: &str = "clock";
 
@@ -51,6 +53,8 @@ pub(crate) struct Dispatcher {
     suspects: BTreeSet<JobId>,
     prepared: Vec<(Claimed, Pooled)>,
     changes: Vec<Changed>,
+    /// There is more to claim than this round took.
+    more: bool,
     before: Before,
 }
 
@@ -85,6 +89,7 @@ impl Dispatcher {
             suspects: suspects.into_iter().collect(),
             prepared: Vec::new(),
             changes: Vec::new(),
+            more: false,
             before: Before { suspect: None, next_token: first, epoch },
         }
     }
@@ -179,9 +184,16 @@ impl Dispatcher {
                 }
             }
             let passed_over = self.suspects.len() + self.unreadable.len();
+            let moved_before = self.changes.len() - self.prepared.len();
             let hold = self.claim_heads(tx, &mut wanted)?;
-            // Whoever was found out just now stood in the line before others: look behind them.
-            if hold || self.suspects.len() + self.unreadable.len() == passed_over {
+            // Whoever was found out just now, or may not begin any more, stood in the line before others: look behind them.
+            let moved = self.changes.len() - self.prepared.len();
+            if hold || (self.suspects.len() + self.unreadable.len() == passed_over && moved == moved_before) {
+                return Ok(());
+            }
+            if moved >= MOST_MOVED {
+                // The rest of them in rounds of their own.
+                self.more = true;
                 return Ok(());
             }
         }
@@ -288,6 +300,12 @@ impl Dispatcher {
     }
 }
 
+impl Dispatcher {
+    fn keep(&mut self) {
+        self.before = Before { suspect: self.suspect, next_token: self.next_token, epoch: self.epoch };
+    }
+}
+
 struct Wanted {
     any: usize,
     risky: usize,
@@ -306,11 +324,12 @@ impl RoundHook for Dispatcher {
         crate::handler::shared::this_is_the_writer();
         self.prepared.clear();
         self.changes.clear();
+        self.more = false;
         // A fact about the past: an undone round must not bring that suspect back, or no other one would ever run.
         if self.core.suspect_over.swap(false, Ordering::AcqRel) {
             self.suspect = None;
         }
-        self.before = Before { suspect: self.suspect, next_token: self.next_token, epoch: self.epoch };
+        self.keep();
         if self.core.shared.phase() == Phase::Open {
             self.claim_all(tx)?;
         }
@@ -323,6 +342,11 @@ impl RoundHook for Dispatcher {
         Ok(())
     }
     fn committed(&mut self, took: Duration) {
+        // From here on an undone round goes back to this one, also if it never came to its claims.
+        self.keep();
+        if std::mem::take(&mut self.more) {
+            self.core.shared.store.poke();
+        }
         let shared = self.core.shared.clone();
         if !took.is_zero() {
             self.commit_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);

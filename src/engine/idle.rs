@@ -3,7 +3,7 @@
 use super::core::Core;
 use crate::clock::Stopwatch;
 use crate::error::Error;
-use crate::handler::reply::{Answer, Reply, answer};
+use crate::handler::reply::{Answer, Reply, Waited, answer};
 use crate::handler::shared::store_error;
 use crate::model::attempt::AttemptEnd;
 use crate::model::id::KindId;
@@ -78,7 +78,7 @@ impl IdleOp {
 }
 
 /// How quiet it is right now.
-pub(crate) fn look(core: &Arc<Core>) -> Result<Quiet, Error> {
+pub(crate) fn look(core: &Arc<Core>, at_most: Duration) -> Result<Quiet, Error> {
     let (tell, reply) = answer();
     let op = IdleOp { core: core.clone(), answer: tell, quiet: Quiet::Busy };
     match core.shared.submit(Lane::Enqueue, Box::new(op)) {
@@ -87,7 +87,12 @@ pub(crate) fn look(core: &Arc<Core>) -> Result<Quiet, Error> {
         Err(Error::Store(StoreError::Busy)) => return Ok(Quiet::Busy),
         Err(e) => return Err(e),
     }
-    reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)
+    match reply.wait_at_most(at_most) {
+        Waited::Told(told) => told.map_err(store_error),
+        Waited::Gone => Err(store_error(StoreError::Closed)),
+        // The store is busy healing, or with a closure of the app.
+        Waited::Over => Ok(Quiet::Busy),
+    }
 }
 
 /// Waits until nothing is ready or running.
@@ -95,7 +100,7 @@ pub(crate) fn drain(core: &Arc<Core>, at_most: Duration) -> Result<(), Error> {
     let watch = Stopwatch::start();
     loop {
         let seen = *core.ended_lock.lock();
-        if look(core)? != Quiet::Busy {
+        if look(core, at_most.saturating_sub(watch.elapsed()))? != Quiet::Busy {
             return Ok(());
         }
         let left = at_most.saturating_sub(watch.elapsed());
@@ -147,7 +152,11 @@ pub(crate) fn aside<T: Send + 'static>(
     let (tell, reply) = answer();
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
     let spawned = std::thread::Builder::new().name("onceward-aside".into()).spawn(move || tell.send(f()));
-    // Without a thread the closure is dropped, and with it the answer: the caller hears that it can no longer come.
-    drop(spawned);
+    if let Err(e) = spawned {
+        // Nothing was done, and the queue goes on: the caller hears why.
+        let (tell, refused) = answer();
+        tell.send(Err(Error::Store(e.into())));
+        return refused;
+    }
     reply
 }

@@ -209,6 +209,8 @@ impl Scope {
     }
 }
 
+/// The store's mark of a file that may be an older copy.
+pub(crate) const REWOUND: &str = "rewound";
 /// The names under which pauses are kept.
 pub(crate) const PAUSES: &str = "pause/";
 
@@ -239,7 +241,13 @@ impl Op for PauseOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         match &self.why {
             Some(why) => tx.put_meta(&self.scope.meta(), why.as_bytes()),
-            None => tx.remove_meta(&self.scope.meta()),
+            None => {
+                if self.scope == Scope::All {
+                    // Whoever resumes everything has looked at what an older copy of the file may have forgotten.
+                    tx.remove_meta(REWOUND)?;
+                }
+                tx.remove_meta(&self.scope.meta())
+            }
         }
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {

@@ -64,18 +64,14 @@ impl Op for RecoverOp {
                 continue;
             }
             let name = self.shared.kind_name(job.kind);
-            let known = self.shared.registry.kind(&name).is_some();
-            // A kind that this app does not know waits as it is; whoever knows it will look at its effects.
-            let effects = match (known, job.effects) {
-                (true, n) if n > 0 => match tx.effects(*id) {
-                    Ok(e) => e,
-                    Err(StoreError::Corrupt { what }) => {
-                        self.shared.report.warn(&format!("job {id} is not run: {what}"));
-                        continue;
-                    }
-                    Err(e) => return Err(e),
-                },
-                _ => Vec::new(),
+            // Also of a kind that this app does not know: what a call left open must not be forgotten with the job.
+            let effects = match tx.effects(*id) {
+                Ok(e) => e,
+                Err(StoreError::Corrupt { what }) => {
+                    self.shared.report.warn(&format!("job {id} is not run: {what}"));
+                    continue;
+                }
+                Err(e) => return Err(e),
             };
             let now = self.shared.now();
             let calls = |r: &EffectRecord| self.shared.call_facts(*id, r, now);

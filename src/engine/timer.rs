@@ -11,7 +11,7 @@ use super::worker;
 use crate::handler::attempt::{Attempt, Claimed};
 use crate::handler::ops::EndOp;
 use crate::handler::shared::HOLD_WARNING;
-use crate::model::attempt::AttemptEnd;
+use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::id::{JobId, Token};
 use crate::model::job::JobRecord;
 use crate::model::time::{Mono, Now, Wall};
@@ -108,8 +108,9 @@ impl Timer {
             self.turn();
             let wake = self.wake();
             self.core.timer.sleeps_until(wake.unwrap_or(u64::MAX));
-            // A lease that was registered before the new wake was known is seen here, not a check period later.
-            if self.watch_leases() {
+            // A lease that was registered before the new wake was known is seen here, not a check period later; a claim that
+            // came while nothing was to be waited for must not be slept through.
+            if self.watch_leases() || (wake.is_none() && self.core.in_flight() > 0) {
                 continue;
             }
             let told = match wake {
@@ -347,7 +348,7 @@ impl Timer {
             attempt: attempt.clone(),
             how: attempt
                 .stopped()
-                .filter(|s| !matches!(s, crate::model::attempt::Stop::Finished))
+                .filter(|s| !matches!(s, Stop::Finished | Stop::Fenced | Stop::Interrupted))
                 .map_or(if stalled { AttemptEnd::Stalled } else { AttemptEnd::TimedOut }, AttemptEnd::Stopped),
             output: None,
             line: attempt.line(),

@@ -9,6 +9,7 @@ use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, Lease};
 use crate::model::job::{JobRecord, JobRow, Memo};
 use crate::model::time::Mono;
+use crate::rules::look::{Look, look};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -128,7 +129,8 @@ impl Attempt {
             return Err(Fail::stop(stop));
         }
         if self.fenced() {
-            return Err(Fail::stop(Stop::Fenced));
+            // Remembered: a handler that makes nothing of it has not succeeded.
+            return Err(self.stop(Stop::Fenced));
         }
         self.progressed();
         Ok(())
@@ -165,15 +167,23 @@ impl Attempt {
     pub(crate) fn fenced(&self) -> bool {
         *self.gate.lock()
     }
-    /// Enters a performer, unless the attempt was fenced: one atomic step with fencing.
-    pub(crate) fn enter(&self, record: &EffectRecord) -> Option<super::calls::Inside> {
+    /// Enters a performer, in one atomic step with fencing; or why the call must not be made any more.
+    pub(crate) fn enter(&self, record: &EffectRecord) -> Result<super::calls::Inside, &'static str> {
+        // A repeated call rests on the age of its key, and since the writer decided a heal or a suspend may have passed.
+        let again = record.unresolved.len() > 1;
+        if again && !self.may_still_repeat(record) {
+            return Err("the key had come of age before the call was made");
+        }
         let gate = self.gate.lock();
         if *gate {
-            return None;
+            return Err("the attempt was fenced before the call was made");
         }
-        let inside = self.shared.calls.enter(self.lease.job, &record.id, record.calls, &self.shared.clock);
-        drop(gate);
-        Some(inside)
+        Ok(self.shared.calls.enter(self.lease.job, &record.id, record.calls, &self.shared.clock))
+    }
+    fn may_still_repeat(&self, record: &EffectRecord) -> bool {
+        let now = self.shared.now();
+        let facts = self.shared.call_facts(self.lease.job, record, now);
+        look(record, &self.kind.rules, facts, now.wall) == Look::CallAgain
     }
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Release);

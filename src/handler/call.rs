@@ -41,10 +41,9 @@ impl Call {
     pub(crate) fn effect(&self) -> &EffectId {
         &self.record.id
     }
-    /// Enters the performer, unless the attempt was fenced meanwhile.
-    pub(crate) fn enter(&mut self) -> bool {
-        self.inside = self.attempt.enter(&self.record);
-        self.inside.is_some()
+    /// Enters the performer, or says why the call must not be made any more.
+    pub(crate) fn enter(&mut self) -> Result<(), &'static str> {
+        self.attempt.enter(&self.record).map(|inside| self.inside = Some(inside))
     }
     pub(crate) fn request(&self) -> (&[u8], u32, &IdempotencyKey) {
         (&self.record.request, self.record.version, &self.record.key)
@@ -52,8 +51,14 @@ impl Call {
     /// Records the end; the answer comes after the commit.
     pub(crate) fn end(mut self, end: CallEnd) -> Result<Reply<Told<EffectRecord>>, Error> {
         self.armed = false;
-        self.inside = None;
-        self.record(end)
+        self.over(end)
+    }
+    /// Whoever looks meanwhile finds the call inside, or its end on the way: never neither.
+    fn over(&mut self, end: CallEnd) -> Result<Reply<Told<EffectRecord>>, Error> {
+        match self.inside.take() {
+            Some(inside) => inside.end(|| self.record(end)),
+            None => self.record(end),
+        }
     }
     fn record(&self, end: CallEnd) -> Result<Reply<Told<EffectRecord>>, Error> {
         let (call, generation) = (self.record.calls, self.record.generation);
@@ -64,22 +69,21 @@ impl Call {
 impl Drop for Call {
     fn drop(&mut self) {
         if self.armed {
-            let entered = self.inside.take().is_some();
-            let end = if entered {
+            let end = if self.inside.is_some() {
                 CallEnd::Unknown("the call was dropped before it returned".into())
             } else {
                 CallEnd::NotSent("the attempt was over before the call was made".into())
             };
             // Nobody waits for it; if the store is closed the durable intent says the same.
-            let _ = self.record(end);
+            let _ = self.over(end);
         }
     }
 }
 
 /// A blocking performer, on this thread.
 pub(crate) fn call_blocking(mut call: Call, f: &OnRequest<Called>) -> Performed {
-    if !call.enter() {
-        return fenced(call).wait();
+    if let Err(why) = call.enter() {
+        return not_made(call, why).wait();
     }
     let (request, version, key) = call.request();
     let Called { end, fail } = f(request, version, key);
@@ -89,8 +93,8 @@ pub(crate) fn call_blocking(mut call: Call, f: &OnRequest<Called>) -> Performed 
 
 /// An async performer, inside a task of the engine's own: dropping the handler's future only stops waiting.
 pub(crate) async fn call_async(mut call: Call, f: Arc<OnRequest<Begun<Called>>>) -> Performed {
-    if !call.enter() {
-        return fenced(call).resolve().await;
+    if let Err(why) = call.enter() {
+        return not_made(call, why).resolve().await;
     }
     let (request, version, key) = call.request();
     let started = f(request, version, key);
@@ -105,13 +109,13 @@ pub(crate) async fn call_async(mut call: Call, f: Arc<OnRequest<Begun<Called>>>)
     Performed { told, fail }
 }
 
-struct Fenced(Result<Reply<Told<EffectRecord>>, Error>);
+struct NotMade(Result<Reply<Told<EffectRecord>>, Error>);
 
-fn fenced(call: Call) -> Fenced {
-    Fenced(call.end(CallEnd::NotSent("the attempt was fenced before the call was made".into())))
+fn not_made(call: Call, why: &str) -> NotMade {
+    NotMade(call.end(CallEnd::NotSent(why.into())))
 }
 
-impl Fenced {
+impl NotMade {
     fn wait(self) -> Performed {
         let told = self.0.and_then(|r| r.wait().unwrap_or(Err(Error::ShutDown)));
         Performed { told, fail: Some(Fail::stop(Stop::Fenced)) }

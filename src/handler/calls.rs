@@ -23,15 +23,31 @@ pub(crate) struct Inside {
     key: Key,
     call: CallNo,
     clock: std::sync::Arc<dyn crate::clock::Clock>,
+    left: bool,
+}
+
+impl Inside {
+    /// The call ended, and its end is handed on: in one step for everybody who looks.
+    pub(crate) fn end<T>(mut self, hand_on: impl FnOnce() -> T) -> T {
+        let mut calls = CALLS.lock();
+        let told = hand_on();
+        self.leave(&mut calls);
+        told
+    }
+    fn leave(&mut self, calls: &mut HashMap<Key, State>) {
+        let now = self.clock.now().mono;
+        if let Some(s) = calls.get_mut(&self.key) {
+            s.running.retain(|(c, _)| *c != self.call);
+            s.ended = Some(now);
+        }
+        self.left = true;
+    }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let now = self.clock.now().mono;
-        let mut calls = CALLS.lock();
-        if let Some(s) = calls.get_mut(&self.key) {
-            s.running.retain(|(c, _)| *c != self.call);
-            s.ended = Some(now);
+        if !self.left {
+            self.leave(&mut CALLS.lock());
         }
     }
 }
@@ -61,7 +77,7 @@ impl Calls {
         let key = self.key(job, effect);
         let now = clock.now().mono;
         CALLS.lock().entry(key.clone()).or_default().running.push((call, now));
-        Inside { key, call, clock: clock.clone() }
+        Inside { key, call, clock: clock.clone(), left: false }
     }
     /// The effect is resolved: nobody will ask when its calls ended.
     pub(crate) fn forget(&self, job: JobId, effect: &EffectId) {

@@ -161,6 +161,9 @@ impl Op for EnqueueOp {
         }
         Ok(())
     }
+    fn bytes(&self) -> usize {
+        self.specs.iter().map(|s| s.payload.len()).sum()
+    }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.refused) {
             (Ok(()), None) => {

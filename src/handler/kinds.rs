@@ -9,6 +9,9 @@ use crate::model::policy::{KindRules, Policy};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+/// A quarter of the largest record.
+const LARGEST_PAYLOAD: usize = 16 << 20;
+
 /// One registered kind.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -71,6 +74,10 @@ impl Kinds {
     pub(crate) fn check(&self, key_scope: Option<&str>, limits: &Limits) -> Result<(), Setup> {
         if let Some(fault) = self.faults.first() {
             return Err(fault.clone());
+        }
+        // A record holds a request, its undo and a result at a time, and has to fit into one value.
+        if limits.payload > LARGEST_PAYLOAD {
+            return Err(Setup::PayloadLimit { asked: limits.payload, most: LARGEST_PAYLOAD });
         }
         let bad = |name: &str| name.is_empty() || name.len() > limits.name;
         for kind in &self.kinds {

@@ -20,8 +20,11 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Trust(Mutex<State>);
 
+/// After so much uptime without a divergence the clock is believed again, whatever it said before.
+const BELIEVED_MS: u64 = 24 * 3600 * 1000;
+
 /// What the trust wants kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Marks {
     /// The highest wall clock ever seen.
     pub(crate) high: Wall,
@@ -29,14 +32,16 @@ pub(crate) struct Marks {
     pub(crate) stepped: Wall,
     /// Milliseconds of uptime without a divergence of the clocks, summed over starts.
     pub(crate) trusted_ms: u64,
+    /// What the wall clock said last: a start behind it is a step back, one that is only behind the highest is an old story.
+    pub(crate) last: Wall,
 }
 
 impl Trust {
     /// From the marks of the file.
     pub(crate) fn new(kept: Marks, now: Now, boot: Option<u64>) -> Self {
         let mut s = State { high: kept.high, stepped: kept.stepped, last: now, boot, trusted_ms: kept.trusted_ms };
-        if now.wall.0.saturating_add(SLACK_MS) < kept.high.0 {
-            s.stepped = kept.high;
+        if now.wall.0.saturating_add(SLACK_MS) < kept.last.0 {
+            s.stepped = s.stepped.max(kept.high);
             s.trusted_ms = 0;
         }
         s.high = s.high.max(now.wall);
@@ -61,6 +66,11 @@ impl Trust {
             s.stepped = s.high;
         }
         s.high = s.high.max(now.wall);
+        if s.trusted_ms >= BELIEVED_MS {
+            // One glitch years ahead must not end every key for years: only what was called before the trusted time is undated.
+            s.stepped = s.stepped.min(Wall(now.wall.0.saturating_sub(s.trusted_ms)));
+            s.high = now.wall;
+        }
         s.last = now;
         s.boot = boot;
         wall - mono
@@ -81,7 +91,7 @@ impl Trust {
     /// What should be kept.
     pub(crate) fn marks(&self) -> Marks {
         let s = self.0.lock();
-        Marks { high: s.high, stepped: s.stepped, trusted_ms: s.trusted_ms }
+        Marks { high: s.high, stepped: s.stepped, trusted_ms: s.trusted_ms, last: s.last.wall }
     }
 }
 
@@ -90,15 +100,16 @@ fn signed(ms: u64) -> i64 {
 }
 
 impl Marks {
-    pub(crate) fn to_bytes(self) -> [u8; 24] {
-        let mut out = [0; 24];
+    pub(crate) fn to_bytes(self) -> [u8; 32] {
+        let mut out = [0; 32];
         out[..8].copy_from_slice(&self.high.0.to_le_bytes());
         out[8..16].copy_from_slice(&self.stepped.0.to_le_bytes());
-        out[16..].copy_from_slice(&self.trusted_ms.to_le_bytes());
+        out[16..24].copy_from_slice(&self.trusted_ms.to_le_bytes());
+        out[24..].copy_from_slice(&self.last.0.to_le_bytes());
         out
     }
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let word = |at: usize| -> Option<u64> { Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?)) };
-        Some(Self { high: Wall(word(0)?), stepped: Wall(word(8)?), trusted_ms: word(16)? })
+        Some(Self { high: Wall(word(0)?), stepped: Wall(word(8)?), trusted_ms: word(16)?, last: Wall(word(24)?) })
     }
 }

@@ -10,10 +10,20 @@ use super::stamp::Zone;
 use crate::model::attempt::Outcome;
 use crate::model::fact::Fact;
 use std::fmt::{self, Display};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use tracing::field::display;
 
 /// The target of every event of this crate.
 pub const TARGET: &str = "onceward";
+
+/// Raises an event for which nobody may have to pay: a subscriber that panics (a closed stderr is enough) is the app's, and the
+/// caller has work to hand out.
+pub fn quietly(raise: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(raise)) {
+        // Not dropped: the `Drop` of an odd payload could panic again.
+        std::mem::forget(panic);
+    }
+}
 
 /// One event for a claim that ended: a warning if a person is needed, else information.
 pub fn attempt(line: &AttemptLine) {
@@ -90,7 +100,7 @@ pub fn news(change: &Committed<'_>) {
 
 /// Something else that a person should read.
 pub fn warning(text: &str) {
-    tracing::warn!(target: TARGET, "{}", Value(text));
+    quietly(|| tracing::warn!(target: TARGET, "{}", Value(text)));
 }
 
 /// An app closure keeps the one write transaction, so nothing else can commit.

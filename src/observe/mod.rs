@@ -46,10 +46,10 @@ impl Observer {
         let mut lines = Vec::new();
         for change in changes {
             if let Some(line) = change.line() {
-                events::attempt(&line);
+                events::quietly(|| events::attempt(&line));
                 lines.push(line);
             }
-            events::news(change);
+            events::quietly(|| events::news(change));
         }
         if lines.is_empty() {
             return;
@@ -59,7 +59,7 @@ impl Observer {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sink.attempts(&lines))) {
                 // Not dropped: the `Drop` of an odd payload could panic again.
                 std::mem::forget(panic);
-                events::sink_panicked(lines.len());
+                events::quietly(|| events::sink_panicked(lines.len()));
             }
         }
     }

@@ -190,7 +190,16 @@ fn same_json(a: &[u8], b: &[u8]) -> bool {
 
 /// "It did not happen" speaks about one call; the effect is refused only when every call under the key is accounted for.
 fn did_not_happen(next: &mut EffectRecord, call: CallNo, generation: u32, how: NotHappened, text: String) {
-    if generation != next.generation || !next.state.is_unresolved() {
+    if generation != next.generation {
+        return;
+    }
+    // A person said that it happened, and now the provider's own answer to the last call says that it did not.
+    if next.state == EffectState::Confirmed && next.accept_changed && call == next.calls && how == NotHappened::Said {
+        next.error = Some(text);
+        next.conflict = true;
+        return;
+    }
+    if !next.state.is_unresolved() {
         return;
     }
     if how == NotHappened::Said {

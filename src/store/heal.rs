@@ -38,7 +38,6 @@ impl Writer {
         let round = self.meta.live.round;
         let mut seen = vec![(round, Verdict::NotApplied), (round + 1, Verdict::Applied)];
         let mut last = error;
-        let mut tries = 0;
         // The first failure is tried at once; a disk that fails round after round is given time.
         let mut wait = again;
         loop {
@@ -50,14 +49,14 @@ impl Writer {
             }
             if wait {
                 self.out_of_patience(&last, ops);
-                if self.shared.is_closing() && tries >= TRIES_WHEN_CLOSING {
+                if self.shared.is_closing() && self.tries >= TRIES_WHEN_CLOSING {
                     return Err(last);
                 }
                 self.shared.pause(self.backoff);
                 self.backoff = (self.backoff * 2).min(LONGEST_PAUSE);
             }
             wait = true;
-            tries += 1;
+            self.tries += 1;
             match self.reopen(&mut seen) {
                 Ok(verdict) => return Ok(verdict),
                 Err(e @ StoreError::Stopped(_)) => return Err(e),
@@ -94,6 +93,7 @@ impl Writer {
     pub(super) fn recovered(&mut self) {
         if let Some(since) = self.trouble.take() {
             self.backoff = FIRST_PAUSE;
+            self.tries = 0;
             let after_ms = self.options.clock.now().mono.since(since);
             // Told while it still counts as healing: whoever stood still meanwhile can start anew before anybody looks.
             self.shared.tell(&StoreEvent::Healed { after_ms });
@@ -107,6 +107,7 @@ impl Writer {
         if self.options.clock.now().mono.since(since) >= PATIENCE_MS {
             self.shared.give_up_waiting(error.clone());
             ops.iter_mut().for_each(Waiting::tell);
+            self.groups.iter_mut().flat_map(|g| &mut g.ops).for_each(Waiting::tell);
             self.shared.tell_unknown();
         }
     }

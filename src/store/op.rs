@@ -25,6 +25,10 @@ pub trait Op: Send {
     fn is_app(&self) -> bool {
         false
     }
+    /// How much memory it holds while it waits, in bytes, as far as that is the caller's.
+    fn bytes(&self) -> usize {
+        0
+    }
     /// After the commit of its final run (Ok), or when it failed or can never be known (Err).
     fn settle(self: Box<Self>, result: Result<(), StoreError>);
     /// The store has been healing for 30 s: the caller is told "unknown"; the request stays queued, still runs and settles.

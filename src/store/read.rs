@@ -92,7 +92,15 @@ impl<'t, S: Source> Rows<'t, S> {
     /// All remembered steps and commits of a job, by name.
     pub fn memos(&self, id: JobId) -> Result<Vec<Memo>, StoreError> {
         let rows = self.tables.memo.read(self.tx)?.range((id.0, "")..(id.0.saturating_add(1), ""))?;
-        rows.map(|row| self.value(row?.1.value(), &|| format!("a step of job {id}"))).collect()
+        let found: Vec<Memo> =
+            rows.map(|row| self.value(row?.1.value(), &|| format!("a step of job {id}"))).collect::<Result<_, _>>()?;
+        // One that is missing would run again, and with it what the app committed.
+        let known = self.record(id)?.map_or(0, |r| r.memos);
+        if u64::try_from(found.len()).unwrap_or(u64::MAX) < u64::from(known) {
+            let what = format!("{} of {known} steps and commits of job {id}", found.len());
+            return Err(StoreError::Corrupt { what: format!("only {what} are there") });
+        }
+        Ok(found)
     }
     /// What `finish` left behind.
     pub fn output(&self, id: JobId) -> Result<Option<Vec<u8>>, StoreError> {

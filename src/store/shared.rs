@@ -14,10 +14,14 @@ use std::time::Duration;
 
 /// Enqueues that may wait.
 pub(super) const ENQUEUES: usize = 65_536;
+/// Bytes of payload that may wait with them; one request may be larger, if nothing else waits.
+const ENQUEUE_BYTES: usize = 64 << 20;
 
 /// A request that waits, and whether its caller was told "unknown" already.
 pub(super) struct Waiting {
-    pub(super) op: Box<dyn Op>,
+    /// Until it is settled.
+    pub(super) op: Option<Box<dyn Op>>,
+    bytes: usize,
     pub(super) lane: Lane,
     pub(super) told: bool,
     /// What the run of this round answered instead of Ok; nothing was written by it.
@@ -42,6 +46,7 @@ pub(super) struct Shared {
 struct Inbox {
     outcomes: VecDeque<Waiting>,
     enqueues: VecDeque<Waiting>,
+    enqueue_bytes: usize,
     hook: Option<Box<dyn RoundHook>>,
     poked: bool,
     /// A reader met a storage error: the database has to be reopened, whether or not something waits.
@@ -98,12 +103,20 @@ impl Shared {
         if let Some(why) = &inbox.shut {
             return Err((op, why.clone()));
         }
-        let queue = match lane {
-            Lane::Outcome => &mut inbox.outcomes,
-            Lane::Enqueue if inbox.enqueues.len() >= ENQUEUES => return Err((op, StoreError::Busy)),
-            Lane::Enqueue => &mut inbox.enqueues,
-        };
-        queue.push_back(Waiting { op, lane, told: false, failed: None });
+        let bytes = op.bytes();
+        let full = inbox.enqueues.len() >= ENQUEUES
+            || (inbox.enqueue_bytes > 0 && inbox.enqueue_bytes.saturating_add(bytes) > ENQUEUE_BYTES);
+        if lane == Lane::Enqueue && full {
+            return Err((op, StoreError::Busy));
+        }
+        let waiting = Waiting { op: Some(op), bytes, lane, told: false, failed: None };
+        match lane {
+            Lane::Outcome => inbox.outcomes.push_back(waiting),
+            Lane::Enqueue => {
+                inbox.enqueue_bytes += bytes;
+                inbox.enqueues.push_back(waiting);
+            }
+        }
         self.waiting.fetch_add(1, Ordering::Release);
         self.wake(inbox);
         Ok(())
@@ -212,6 +225,7 @@ impl Shared {
         into.extend(inbox.outcomes.drain(..outcomes));
         let enqueues = (at_most - outcomes).min(inbox.enqueues.len());
         into.extend(inbox.enqueues.drain(..enqueues));
+        inbox.enqueue_bytes -= into[before + outcomes..].iter().map(|w| w.bytes).sum::<usize>();
         self.waiting.fetch_sub(into.len() - before, Ordering::Release);
     }
     /// Puts back what did not fit into the round, where it was.
@@ -220,7 +234,10 @@ impl Shared {
         for waiting in rest.rev() {
             match waiting.lane {
                 Lane::Outcome => inbox.outcomes.push_front(waiting),
-                Lane::Enqueue => inbox.enqueues.push_front(waiting),
+                Lane::Enqueue => {
+                    inbox.enqueue_bytes += waiting.bytes;
+                    inbox.enqueues.push_front(waiting);
+                }
             }
             self.waiting.fetch_add(1, Ordering::Release);
         }
@@ -299,15 +316,29 @@ impl Shared {
     pub(super) fn tell(&self, event: &StoreEvent) {
         let listeners = self.listeners.lock().clone();
         for listener in listeners {
-            listener(event.clone());
+            // Whoever listens, a subscriber of the app's log among them, must not take the writer along.
+            quietly(|| listener(event.clone()));
         }
     }
 }
 
 impl Waiting {
     pub(super) fn tell(&mut self) {
-        if !std::mem::replace(&mut self.told, true) {
-            quietly(|| self.op.unknown());
+        if !std::mem::replace(&mut self.told, true)
+            && let Some(op) = &mut self.op
+        {
+            quietly(|| op.unknown());
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        // Lost in a panic of the writer, perhaps after its commit: nobody knows, and its caller must hear exactly that.
+        if let Some(op) = self.op.take()
+            && std::thread::panicking()
+        {
+            quietly(|| op.settle(Err(StoreError::Unknown)));
         }
     }
 }

@@ -30,9 +30,13 @@ pub(super) struct Writer {
     pub(super) shared: Arc<Shared>,
     pub(super) meta: Meta,
     pub(super) hook: Option<Box<dyn RoundHook>>,
+    /// The parts of a split round that come later.
+    pub(super) groups: VecDeque<Group>,
     /// Since when the storage fails, and how long to wait before the next try.
     pub(super) trouble: Option<Mono>,
     pub(super) backoff: Duration,
+    /// How often the database was opened anew since then.
+    pub(super) tries: u32,
     /// Which file is written to.
     pub(super) file_id: Option<(u64, u64)>,
     scratch: Vec<u8>,
@@ -41,8 +45,8 @@ pub(super) struct Writer {
 }
 
 /// Requests that share a commit.
-struct Group {
-    ops: Vec<Waiting>,
+pub(super) struct Group {
+    pub(super) ops: Vec<Waiting>,
     /// The engine's part is in it.
     hook: bool,
     /// Requests that arrive meanwhile may join.
@@ -98,8 +102,10 @@ impl Writer {
             shared,
             meta,
             hook: None,
+            groups: VecDeque::new(),
             trouble: None,
             backoff: FIRST_PAUSE,
+            tries: 0,
             scratch: Vec::new(),
             last_ops: 0,
             last_took: Duration::ZERO,
@@ -122,6 +128,9 @@ impl Writer {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run())) {
             let error = StoreError::Bug(panic_text(panic));
             let waiting = shared.shut(&error);
+            shared.run.close(false);
+            // The next open finds what became durable; nobody reads from a store that has ended.
+            quietly(|| drop(shared.close_db()));
             shared.end(error.clone(), Err(error.clone()));
             shared.tell(&StoreEvent::Stopped { error: error.clone() });
             waiting.into_iter().for_each(|w| settle(w, Some(error.clone())));
@@ -151,12 +160,12 @@ impl Writer {
     fn round(&mut self) -> Result<(), Halt> {
         let mut ops = Vec::new();
         self.shared.take(OPS, &mut ops);
-        let mut groups = VecDeque::from([Group { open: true, ..Group::of(ops, true) }]);
-        while let Some(group) = groups.pop_front() {
+        self.groups.push_back(Group { open: true, ..Group::of(ops, true) });
+        while let Some(group) = self.groups.pop_front() {
             match self.group(group) {
-                Ok(split) => split.into_iter().rev().for_each(|g| groups.push_front(g)),
+                Ok(split) => split.into_iter().rev().for_each(|g| self.groups.push_front(g)),
                 Err(mut halt) => {
-                    halt.untouched.extend(groups.into_iter().flat_map(|g| g.ops));
+                    halt.untouched.extend(self.groups.drain(..).flat_map(|g| g.ops));
                     return Err(halt);
                 }
             }
@@ -183,6 +192,7 @@ impl Writer {
                     let waiting = group.ops.remove(index);
                     settle(waiting, error);
                     if group.ops.is_empty() && !group.hook {
+                        self.recovered();
                         return Ok(Vec::new());
                     }
                 }
@@ -215,8 +225,9 @@ impl Writer {
                 Ended::Poisoned if group.ops.len() > 1 => return Ok(group.split(None)),
                 Ended::Poisoned => {
                     let error = StoreError::Bug("a table was kept open".to_owned());
+                    self.recovered();
                     group.ops.drain(..).for_each(|w| settle(w, Some(error.clone())));
-                    return Ok(Vec::new());
+                    return Ok(if group.hook { vec![Group::of(Vec::new(), true)] } else { Vec::new() });
                 }
             }
         }
@@ -376,18 +387,22 @@ impl Group {
     fn of(ops: Vec<Waiting>, hook: bool) -> Self {
         Self { ops, hook, open: false, gathering: None, damage_is_final: false }
     }
-    /// Our own requests and the engine's part together, then every request with app code, and the one that failed, alone.
+    /// Our own requests together, then every request with app code, and the one that failed, alone. The engine's part comes last:
+    /// what any of them made ready is claimed.
     fn split(self, culprit: Option<usize>) -> Vec<Self> {
         let (mut own, mut alone) = (Vec::new(), Vec::new());
         for (i, waiting) in self.ops.into_iter().enumerate() {
-            let apart = waiting.op.is_app() || culprit.is_none_or(|c| c == i);
+            let apart = waiting.op.as_ref().is_some_and(|op| op.is_app()) || culprit.is_none_or(|c| c == i);
             if apart { alone.push(Self::of(vec![waiting], false)) } else { own.push(waiting) }
         }
         let mut groups = Vec::new();
-        if self.hook || !own.is_empty() {
-            groups.push(Self::of(own, self.hook));
+        if !own.is_empty() || alone.is_empty() {
+            groups.push(Self::of(own, false));
         }
         groups.extend(alone);
+        if let Some(last) = groups.last_mut() {
+            last.hook = self.hook;
+        }
         groups.iter_mut().for_each(|g| g.damage_is_final = self.damage_is_final);
         groups
     }
@@ -412,7 +427,7 @@ fn run_one(w: &mut Write<'_>, group: &mut Group, index: usize) -> Result<(), Und
     w.begin_op();
     let waiting = &mut group.ops[index];
     waiting.failed = None;
-    let ran = catch_unwind(AssertUnwindSafe(|| waiting.op.run(w)));
+    let ran = catch_unwind(AssertUnwindSafe(|| waiting.op.as_mut().map_or(Ok(()), |op| op.run(w))));
     let alone = !w.dirty_before_op();
     let (error, wrote) = match ran {
         Ok(Ok(())) if !w.spoiled => return Ok(()),
@@ -443,6 +458,8 @@ fn run_hook(hook: &mut dyn RoundHook, w: &mut Write<'_>, damage_is_final: bool) 
     }
 }
 
-fn settle(waiting: Waiting, error: Option<StoreError>) {
-    quietly(|| waiting.op.settle(error.map_or(Ok(()), Err)));
+fn settle(mut waiting: Waiting, error: Option<StoreError>) {
+    if let Some(op) = waiting.op.take() {
+        quietly(|| op.settle(error.map_or(Ok(()), Err)));
+    }
 }

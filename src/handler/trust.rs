@@ -113,3 +113,54 @@ impl Marks {
         Some(Self { high: Wall(word(0)?), stepped: Wall(word(8)?), trusted_ms: word(16)?, last: Wall(word(24)?) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::time::Mono;
+
+    const HOUR: u64 = 3_600_000;
+    const YEAR: u64 = 365 * 24 * HOUR;
+    const TODAY: u64 = 50 * YEAR;
+
+    fn at(wall: u64, mono: u64) -> (Now, Option<u64>) {
+        (Now { wall: Wall(wall), mono: Mono(mono) }, Some(mono))
+    }
+
+    /// The clock read ten years ahead for a moment. Keys of before count as over; a day of steady uptime later, also one that
+    /// was spent in several starts, new keys are believed again.
+    #[test]
+    fn one_glitch_does_not_end_every_key_for_years() {
+        let (now, boot) = at(TODAY, 0);
+        let trust = Trust::new(Marks::default(), now, boot);
+        let (glitch, boot) = at(TODAY + 10 * YEAR, 10);
+        trust.observe(glitch, boot);
+        let (now, boot) = at(TODAY + 20, 20);
+        trust.observe(now, boot);
+        assert_eq!(trust.age(Wall(TODAY + 15), now, boot), None);
+        let mut marks = trust.marks();
+        for start in 1..=30 {
+            let (now, boot) = at(TODAY + start * HOUR, 0);
+            let trust = Trust::new(marks, now, boot);
+            let (later, boot) = at(TODAY + start * HOUR + HOUR - 1_000, HOUR - 1_000);
+            trust.observe(later, boot);
+            marks = trust.marks();
+        }
+        let (now, boot) = at(TODAY + 31 * HOUR, 0);
+        let trust = Trust::new(Marks::from_bytes(&marks.to_bytes()).expect("marks"), now, boot);
+        let (now, boot) = at(TODAY + 31 * HOUR + 10, 10);
+        assert_eq!(trust.age(Wall(TODAY + 31 * HOUR), now, boot), Some(10));
+        assert_eq!(trust.age(Wall(TODAY + 15), now, boot), None, "called before anybody could trust the clock");
+    }
+
+    /// A start behind the last reading is a step back; one that is only behind the highest is the old story.
+    #[test]
+    fn a_start_in_the_past_is_a_new_step() {
+        let kept = Marks { high: Wall(TODAY + YEAR), stepped: Wall(0), trusted_ms: 5 * HOUR, last: Wall(TODAY) };
+        let (now, boot) = at(TODAY + 1, 0);
+        assert_eq!(Trust::new(kept, now, boot).marks().trusted_ms, 5 * HOUR);
+        let (now, boot) = at(TODAY - HOUR, 0);
+        let marks = Trust::new(kept, now, boot).marks();
+        assert_eq!((marks.trusted_ms, marks.stepped), (0, Wall(TODAY + YEAR)));
+    }
+}

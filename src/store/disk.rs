@@ -71,8 +71,10 @@ pub enum Fails {
     Eio,
     /// No room; nothing happens.
     Full,
-    /// The first half of a write happens, then an I/O error.
+    /// The first half of a write happens, to the end of a sector, then an I/O error.
     Short,
+    /// It panics, as a bug in the database would.
+    Panic,
     /// A sync fails after this many of a hundred pending changes became durable. The cache keeps showing all of them and never
     /// tries again, as an operating system does; if `forget`, the cache shows only what became durable.
     Sync {
@@ -324,6 +326,7 @@ fn error(fails: Fails) -> io::Error {
     match fails {
         Fails::Full => io::Error::new(io::ErrorKind::StorageFull, "simulated full disk"),
         Fails::Eio | Fails::Short | Fails::Sync { .. } => io::Error::other("simulated disk error"),
+        Fails::Panic => std::panic::resume_unwind(Box::new("simulated bug in the database")),
     }
 }
 
@@ -394,6 +397,7 @@ impl StorageBackend for Handle {
                 Ok(())
             }
             Some(Fails::Sync { reached, forget, seed }) => Err(s.fail_sync(sidecar, reached, forget, seed)),
+            Some(fails @ Fails::Panic) => Err(error(fails)),
             Some(Fails::Eio | Fails::Short) => Err(s.fail_sync(sidecar, 0, false, 0)),
             Some(Fails::Full) => {
                 s.fail_sync(sidecar, 0, false, 0);

@@ -174,7 +174,7 @@ fn a_disk_that_fails_at_any_operation_changes_nothing_but_the_time_it_takes() {
             for seed in 0..seeds() {
                 let fails = match fails {
                     Fails::Sync { reached, forget, .. } => Fails::Sync { reached, forget, seed: after + 1_000 * seed },
-                    other @ (Fails::Eio | Fails::Full | Fails::Short) => other,
+                    other @ (Fails::Eio | Fails::Full | Fails::Short | Fails::Panic) => other,
                 };
                 // Some failures last: the queue reopens more than once.
                 let times = if (after + seed).is_multiple_of(5) { 2 } else { 1 };

@@ -11,6 +11,7 @@ mod deaths;
 mod effects;
 mod failures;
 mod faults;
+mod forward;
 mod ground;
 mod identity;
 mod kill;

@@ -105,6 +105,11 @@ fn every_mistake_of_a_setup_is_refused_at_start() {
     type Build = fn(Builder) -> Builder;
     let cases: Vec<(Build, Setup, &str)> = vec![
         (
+            |b| b.payload_limit(64 << 20),
+            Setup::PayloadLimit { asked: 64 << 20, most: 16 << 20 },
+            "use at most 16777216, and keep larger data in a file",
+        ),
+        (
             |b| b.on(ok::<Calls>),
             Setup::NoPerformer { kind: "calls".into(), effect: "call".into() },
             "the kind \"calls\" declares the effect \"call\", and no performer is registered: add .effect(..) for it",

@@ -316,3 +316,23 @@ fn another_owner_after_a_failure_stops_the_store() {
         assert_eq!(bumps(&open(&disk)).len(), usize::from(works));
     }
 }
+
+/// The database itself panics in a commit. Whoever waited for that round hears that nobody knows, whoever waited behind it that
+/// nothing was done; nobody waits for ever, and the next open finds a whole file.
+#[test]
+fn a_panic_below_the_writer_is_told_as_unknown() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    assert!(ask(&store, |tx| enqueue(tx, "before")).is_some());
+    let gate = Gate::close(&store);
+    let in_doubt = send(&store, Lane::Enqueue, |tx| enqueue(tx, "in doubt"));
+    disk.fail(Fault { on: On::Sync, after: 0, times: 1, fails: Fails::Panic });
+    drop(gate);
+    assert!(matches!(in_doubt.recv().unwrap(), Heard::Failed(e) if e == StoreError::Unknown.to_string()));
+    assert!(store.read(|r| r.meta("x")).is_err());
+    assert!(store.close().is_err());
+    disk.cut_power(1);
+    let store = open(&disk);
+    assert!(check_rows(&store).identities >= 1);
+    assert!(ask(&store, |tx| enqueue(tx, "in doubt")).is_some());
+}

@@ -2,7 +2,7 @@
 //! and nothing is called beside it.
 
 use super::{charge, each_mix, effects};
-use crate::rig::order::{Do, Probed, SameKey, Shop, counted};
+use crate::rig::order::{Ask, Do, Probed, SameKey, Shop, counted};
 use crate::rig::provider::{Act, Says};
 use crate::rig::{MINUTE, PATIENCE, SECOND, is};
 use onceward::{Decision, EffectState, Error, JobId, Jobs, Question, Refusal, Scope, State};
@@ -262,6 +262,31 @@ fn a_proof_against_a_decision_parks_the_job() {
         let letter = jobs.dead_letter(id).ok().map(|l| l.questions().to_vec());
         assert!(!letter.iter().flatten().any(|q| matches!(q, Question::Conflict { .. })), "{letter:?}");
         assert_eq!((shop.pay.calls().len(), shop.pay.times()), (1, 1));
+    });
+}
+
+/// A call hangs, a person says that it happened, and then the provider's own answer to that very call is "declined": an answer
+/// against a decision parks the job, it is not taken for success in silence.
+#[test]
+fn a_refusal_against_a_decision_parks_the_job() {
+    each_mix(|mix| {
+        let shop = Shop::without_keys(mix);
+        let jobs = shop.open::<Ask, Probed>(vec![Do::Charge(500), Do::Reserve]);
+        shop.pay.will([Act::HoldsThenRefuses("call")]);
+        let id = shop.order::<Ask, Probed>(&jobs);
+        shop.world.stage.came("call", 1);
+        let asked = || jobs.state(id).unwrap() == State::NeedsDecision;
+        shop.world.pass_until(&jobs, 15 * MINUTE, 26 * 60 * MINUTE, asked);
+        let letter = jobs.dead_letter(id).unwrap();
+        jobs.pause(Scope::All, "the test looks").unwrap();
+        let happened = Decision::happened(&letter.ledger()[0].id, Some("op_1")).by("ann", "on the statement");
+        jobs.decide(&letter, happened).unwrap();
+        shop.world.stage.open("call");
+        shop.world.stage.until("the conflict", || (jobs.snapshot().unwrap().all.conflicts_total == 1).then_some(()));
+        jobs.resume(Scope::All).unwrap();
+        shop.world.settle(&jobs);
+        is(&jobs, id, State::NeedsDecision);
+        assert_eq!((shop.pay.calls().len(), shop.pay.times(), shop.stock.times()), (1, 0, 0));
     });
 }
 

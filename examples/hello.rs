@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = jobs.enqueue(&Greet { name: "ada".into() })?;
     let again = jobs.enqueue(&Greet { name: "ada".into() })?;
     assert_eq!(first.id(), again.id()); // the same intent is the same job
-    jobs.wait(first.id(), Duration::from_secs(5))?;
+    assert_eq!(jobs.wait(first.id(), Duration::from_secs(5))?, State::Done);
     jobs.shutdown(Duration::from_secs(5))?;
     Ok(())
 }

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::handler::async_cx::AsyncCx;
 use crate::handler::calls::Calls;
 use crate::handler::cx::Cx;
-use crate::handler::effect::{self, Effect};
+use crate::handler::effect::{self, AtStart, Effect};
 use crate::handler::fail::Outcome;
 use crate::handler::handlers::Handlers;
 use crate::handler::job::Job;
@@ -41,6 +41,7 @@ use std::time::Duration;
 #[must_use = "a builder does nothing until .start()"]
 pub struct Builder {
     options: StoreOptions,
+    limits: AtStart,
     registry: Kinds,
     handlers: Handlers,
     key_scope: Option<String>,
@@ -58,6 +59,7 @@ impl Builder {
     pub(crate) fn new(place: Place) -> Self {
         Self {
             options: StoreOptions::new(place, Arc::new(SystemClock::new())),
+            limits: AtStart::default(),
             registry: Kinds::default(),
             handlers: Handlers::default(),
             key_scope: None,
@@ -92,7 +94,7 @@ impl Builder {
         mut self,
         f: impl Fn(&E, &IdempotencyKey) -> Outcome<E::Result> + Send + Sync + 'static,
     ) -> Self {
-        self.registry.performer::<E>(effect::blocking::<E>(self.options.limits, f));
+        self.registry.performer::<E>(effect::blocking::<E>(self.limits.clone(), f));
         self
     }
     /// How an effect is performed, async. Needs the feature `tokio`.
@@ -100,7 +102,7 @@ impl Builder {
         mut self,
         f: impl Fn(E, IdempotencyKey) -> Fut + Send + Sync + 'static,
     ) -> Self {
-        self.registry.performer::<E>(effect::future::<E, Fut>(self.options.limits, f));
+        self.registry.performer::<E>(effect::future::<E, Fut>(self.limits.clone(), f));
         self
     }
     /// How to find out whether an effect happened: Some = it did, None = it is not there, Err = cannot tell.
@@ -108,7 +110,7 @@ impl Builder {
         mut self,
         f: impl Fn(&E, &IdempotencyKey) -> Outcome<Option<E::Result>> + Send + Sync + 'static,
     ) -> Self {
-        self.registry.prober::<E>(effect::blocking_probe::<E>(self.options.limits, f));
+        self.registry.prober::<E>(effect::blocking_probe::<E>(self.limits.clone(), f));
         self
     }
     /// How to find out, async. Needs the feature `tokio`.
@@ -116,7 +118,7 @@ impl Builder {
         mut self,
         f: impl Fn(E, IdempotencyKey) -> Fut + Send + Sync + 'static,
     ) -> Self {
-        self.registry.prober::<E>(effect::future_probe::<E, Fut>(self.options.limits, f));
+        self.registry.prober::<E>(effect::future_probe::<E, Fut>(self.limits.clone(), f));
         self
     }
     /// Distinguishes installations that share one account at a provider: part of every idempotency key. Required once a risky
@@ -146,7 +148,7 @@ impl Builder {
         self.options.cache_bytes = n;
         self
     }
-    /// The largest payload, request, result or step value, in bytes (default 1 MiB). Call it before the effects are registered.
+    /// The largest payload, request, result or step value, in bytes (default 1 MiB, at most 16 MiB).
     pub fn payload_limit(mut self, n: usize) -> Self {
         self.options.limits.payload = n;
         self
@@ -194,6 +196,7 @@ impl Builder {
     /// [`Error::Store`] for a file that cannot be opened: it is left untouched.
     pub fn start(self) -> Result<Jobs, Error> {
         self.registry.check(self.key_scope.as_deref(), &self.options.limits)?;
+        self.limits.set(self.options.limits);
         let bridge = self.bridge()?;
         let clock = self.options.clock.clone();
         let limits = self.options.limits;

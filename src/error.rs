@@ -6,7 +6,7 @@ use crate::store::StoreError;
 use std::fmt;
 
 /// What a call of this library can fail with. The message names the next step.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The store failed or refused; see the inner message.
@@ -26,7 +26,7 @@ pub enum Error {
     )]
     Forked,
     /// The queue is shut down.
-    #[error("the queue is shut down: open it again")]
+    #[error("the queue is shut down, or being shut down by another handle: nothing was done; open it again to go on")]
     ShutDown,
     /// Nobody knows whether the commit happened: the storage failed and healing goes on.
     #[error(
@@ -37,7 +37,7 @@ pub enum Error {
     #[error("there is no job {0}: it was never enqueued, or its rows were pruned after their retention")]
     NotFound(JobId),
     /// Something is larger than its limit; nothing was stored.
-    #[error("the {what} has {len} bytes, the limit is {limit}: store large data elsewhere and pass a reference")]
+    #[error("the {what} has {len} bytes, the limit is {limit}: {}", shorter(.what))]
     TooBig {
         /// What.
         what: &'static str,
@@ -80,6 +80,14 @@ pub enum Error {
     /// An async handler, performer or probe needs a runtime.
     #[error("{0} is async, and there is no runtime: enable the feature `tokio`")]
     NoRuntime(String),
+}
+
+fn shorter(what: &str) -> &'static str {
+    if what.contains("key") || what.contains("name") || what.contains("part") {
+        "use a shorter one, e.g. a hash of it"
+    } else {
+        "store large data elsewhere and pass a reference"
+    }
 }
 
 /// What is wrong with a setup, found before anything runs.
@@ -176,6 +184,13 @@ impl fmt::Display for Setup {
                 "a payload limit of {asked} bytes is more than one record can hold: use at most {most}, and keep larger data in a file whose name is the payload"
             ),
         }
+    }
+}
+
+/// The message: a `main` that returns this error prints it so, and the next step must not be lost there.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

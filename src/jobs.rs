@@ -13,7 +13,7 @@ use crate::handler::shared::{Phase, Shared, inside_transaction};
 use crate::handler::transact::TransactOp;
 use crate::handler::tx::Tx;
 use crate::model::id::JobId;
-use crate::model::job::{Enqueued, State};
+use crate::model::job::{Enqueued, JobState, State};
 use crate::model::time::Wall;
 use crate::rules::admit::{self, Start};
 use crate::store::{AppRead, Lane};
@@ -53,7 +53,8 @@ impl Jobs {
     }
 
     // ---- enqueue -------------------------------------------------------------------------------------------------------
-    /// Enqueues a job: durable when this returns. The same intent is the same job, and the caller is told.
+    /// Enqueues a job: durable when this returns. The same intent is the same job, and the caller is told. A kind without a handler
+    /// in this process is accepted: its jobs wait for a process that has one ([`Snapshot`](crate::Snapshot) names such kinds).
     ///
     /// # Errors
     /// A payload, key or name over its limit; a store that cannot write. [`Error::Unknown`] may be repeated freely.
@@ -113,7 +114,8 @@ impl Jobs {
         let reply = self.submit_enqueue(jobs, Start::Now)?;
         reply.await.unwrap_or(Err(Error::ShutDown))
     }
-    /// Deliberately runs an ended intent again: a new incarnation with new idempotency keys, so every effect happens anew.
+    /// Deliberately runs an ended intent again: a new incarnation with new idempotency keys, so every effect happens anew. One that
+    /// was never seen, or is not remembered any more, simply starts.
     ///
     /// # Errors
     /// Refused while the job is not over, one of its effects is unresolved, or a call of it still runs.
@@ -222,7 +224,22 @@ impl Jobs {
         let name = shared.kind_name(found.kind);
         Ok(admit::paused(State::from(&found.state), shared.paused(&name)))
     }
-    /// Waits until a job is over or needs a person.
+    /// When a delayed or waiting job is due, by the calendar; `None` in every other state.
+    ///
+    /// # Errors
+    /// As for [`state`](Self::state).
+    pub fn due(&self, id: JobId) -> Result<Option<SystemTime>, Error> {
+        let found = self.may_start_work()?.store.read(|v| v.record(id))?.ok_or(Error::NotFound(id))?;
+        Ok(match found.state {
+            JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => Some(due.to_system()),
+            JobState::Ready { .. }
+            | JobState::Running { .. }
+            | JobState::NeedsDecision
+            | JobState::Dead
+            | JobState::Ended { .. } => None,
+        })
+    }
+    /// Waits until a job is over or needs a person: `Ok` is no success, look at the state.
     ///
     /// # Errors
     /// [`Error::WaitOver`] after `at_most`; the job goes on. [`Error::NotFound`] as for [`state`](Self::state);
@@ -377,10 +394,12 @@ impl Jobs {
         idle::aside(move || idle::drain(&core, at_most)).await.unwrap_or(Err(Error::ShutDown))
     }
     /// Stops: claims nothing more, tells running handlers (`cx.cancelled()`), waits `at_most` for them, gives the rest back and
-    /// closes the file. Interrupted is not failed: those jobs run again at the next open. Every clone of this handle is closed.
+    /// closes the file. Interrupted is not failed: those jobs run again at the next open. Every clone of this handle is closed; a
+    /// handler that still runs after `at_most` keeps its thread until it returns, and what it changes is refused.
     ///
     /// # Errors
-    /// A store that cannot write or close; the claims are then given back at the next open.
+    /// A store that cannot write or close; the claims are then given back at the next open. [`Error::ShutDown`] if another clone
+    /// was faster.
     pub fn shutdown(self, at_most: Duration) -> Result<Report, Error> {
         self.shared().may_call()?;
         self.0.stop(at_most)

@@ -95,12 +95,14 @@ pub use handler::job::Job;
 pub use handler::tx::Tx;
 pub use jobs::{Jobs, Report, Scope};
 pub use model::Limits;
+pub use model::attempt::Class;
 pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappened, Risk};
 pub use model::id::{EffectId, IdempotencyKey, JobId, JobKey};
 pub use model::job::{Codec, Enqueued, State};
 pub use model::letter::{Entry, Signed, Verdict, Why};
 pub use model::policy::{Backoff, Keep, OnInterrupt, Policy};
 pub use model::question::Question;
+pub use model::time::Wall;
 pub use observe::{AttemptLine, ProofLog, Sink, Snapshot};
 pub use rules::Refusal;
 pub use store::{AppRead, StoreError};
@@ -108,8 +110,8 @@ pub use store::{AppRead, StoreError};
 /// What most programs need.
 pub mod prelude {
     pub use crate::{
-        AsyncCx, Cx, Effect, EffectCard, Enqueued, Fail, FailExt, IdempotencyKey, Job, JobKey, Jobs, Outcome, Policy,
-        Recovery, Risk, Tx, Undo,
+        AsyncCx, Cx, Decision, Effect, EffectCard, Enqueued, Fail, FailExt, IdempotencyKey, Job, JobId, JobKey, Jobs,
+        Outcome, Policy, Recovery, Risk, State, Tx, Undo,
     };
 }
 

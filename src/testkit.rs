@@ -19,10 +19,23 @@
 //! assert_eq!(jobs.state(id)?, onceward::State::Done);
 //! # Ok::<(), onceward::Error>(())
 //! ```
+//!
+//! A disk that fails, and a process that dies:
+//!
+//! ```
+//! use onceward::testkit::{Fails, Fault, On, SimDisk};
+//! let disk = SimDisk::new();
+//! // The third sync from now on fails with an I/O error, and half of what it should have kept is lost.
+//! disk.fail(Fault { on: On::Sync, after: 2, times: 1, fails: Fails::Sync { reached: 50, forget: true, seed: 7 } });
+//! // What a death of the process at this moment would leave, and what a power cut could: open a queue on either.
+//! let (killed, unpowered) = (disk.fork(), disk.fork_unpowered(3));
+//! # let _ = (killed, unpowered);
+//! ```
 
 pub use crate::clock::{Clock, ManualClock};
+pub use crate::model::time::Wall;
 pub use crate::store::DiskFactory;
-pub use crate::store::disk::SimDisk;
+pub use crate::store::disk::{Change, Counts, CrashPoint, Event, Fails, Fault, On, SimDisk, crash_image};
 
 use crate::clock::Stopwatch;
 use crate::engine::idle::{self, Quiet};

@@ -12,7 +12,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A request to the outside world: the value is the request.
 pub trait Effect: Serialize + DeserializeOwned + Send + Sync + 'static {
@@ -51,7 +51,8 @@ pub trait Effect: Serialize + DeserializeOwned + Send + Sync + 'static {
         let _ = done;
         None
     }
-    /// Rebuilds a result from the reference that a person read off the provider's page.
+    /// Rebuilds a result from the reference that a person read off the provider's page. Without it a person's "it happened" lets a
+    /// job go on only if JSON `null` is a result (`()`, an `Option`); otherwise the job can only be ended as taken care of.
     #[expect(clippy::wrong_self_convention, reason = "named after what a person holds; the request helps to rebuild")]
     fn from_reference(&self, reference: &str) -> Option<Self::Result> {
         let _ = reference;
@@ -172,24 +173,38 @@ pub(crate) fn decode<E: Effect>(request: &[u8], version: u32) -> Result<E, Fail>
     }
 }
 
+/// The limits, known when the queue starts: performers may be registered before somebody raises them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AtStart(Arc<OnceLock<Limits>>);
+
+impl AtStart {
+    pub(crate) fn set(&self, limits: Limits) {
+        // Set once, by the one start of a builder.
+        let _first = self.0.set(limits);
+    }
+    fn get(&self) -> &Limits {
+        self.0.get_or_init(Limits::default)
+    }
+}
+
 pub(crate) fn blocking<E: Effect>(
-    limits: Limits,
+    limits: AtStart,
     f: impl Fn(&E, &IdempotencyKey) -> Outcome<E::Result> + Send + Sync + 'static,
 ) -> Performer {
     Performer::Blocking(Arc::new(move |request, version, key| {
         // Anything unexpected, a panic included, is unknown: the request may have left.
         match catch_unwind(AssertUnwindSafe(|| match decode::<E>(request, version) {
-            Ok(e) => called(&e, f(&e, key), &limits),
-            Err(fail) => unreadable(&fail, &limits),
+            Ok(e) => called(&e, f(&e, key), limits.get()),
+            Err(fail) => unreadable(&fail, limits.get()),
         })) {
             Ok(called) => called,
-            Err(panic) => unknown(panicked("performer", &panic_text(panic), &limits)),
+            Err(panic) => unknown(panicked("performer", &panic_text(panic), limits.get())),
         }
     }))
 }
 
 pub(crate) fn future<E: Effect, Fut>(
-    limits: Limits,
+    limits: AtStart,
     f: impl Fn(E, IdempotencyKey) -> Fut + Send + Sync + 'static,
 ) -> Performer
 where
@@ -199,38 +214,39 @@ where
         // Decoded twice: the app's future owns one, the result is read beside the other.
         let (again, e) = match (decode::<E>(request, version), decode::<E>(request, version)) {
             (Ok(a), Ok(b)) => (a, b),
-            (Err(fail), _) | (_, Err(fail)) => return Begun::Answer(unreadable(&fail, &limits)),
+            (Err(fail), _) | (_, Err(fail)) => return Begun::Answer(unreadable(&fail, limits.get())),
         };
         let fut = match catch_unwind(AssertUnwindSafe(|| f(e, key.clone()))) {
             Ok(fut) => fut,
-            Err(p) => return Begun::Answer(unknown(panicked("performer", &panic_text(p), &limits))),
+            Err(p) => return Begun::Answer(unknown(panicked("performer", &panic_text(p), limits.get()))),
         };
+        let limits = limits.clone();
         Begun::Future(Box::pin(async move {
             match Caught::new(Box::pin(fut)).await {
-                Ok(outcome) => called(&again, outcome, &limits),
-                Err(text) => unknown(panicked("performer", &text, &limits)),
+                Ok(outcome) => called(&again, outcome, limits.get()),
+                Err(text) => unknown(panicked("performer", &text, limits.get())),
             }
         }))
     }))
 }
 
 pub(crate) fn blocking_probe<E: Effect>(
-    limits: Limits,
+    limits: AtStart,
     f: impl Fn(&E, &IdempotencyKey) -> Outcome<Option<E::Result>> + Send + Sync + 'static,
 ) -> Prober {
     Prober::Blocking(Arc::new(move |request, version, key| {
         match catch_unwind(AssertUnwindSafe(|| match decode::<E>(request, version) {
-            Ok(e) => probed(&e, f(&e, key), &limits),
-            Err(fail) => Probed::CannotTell(fail.text(limits.error_text)),
+            Ok(e) => probed(&e, f(&e, key), limits.get()),
+            Err(fail) => Probed::CannotTell(fail.text(limits.get().error_text)),
         })) {
             Ok(p) => p,
-            Err(panic) => Probed::CannotTell(panicked("probe", &panic_text(panic), &limits)),
+            Err(panic) => Probed::CannotTell(panicked("probe", &panic_text(panic), limits.get())),
         }
     }))
 }
 
 pub(crate) fn future_probe<E: Effect, Fut>(
-    limits: Limits,
+    limits: AtStart,
     f: impl Fn(E, IdempotencyKey) -> Fut + Send + Sync + 'static,
 ) -> Prober
 where
@@ -239,16 +255,19 @@ where
     Prober::Async(Arc::new(move |request, version, key| {
         let (again, e) = match (decode::<E>(request, version), decode::<E>(request, version)) {
             (Ok(a), Ok(b)) => (a, b),
-            (Err(fail), _) | (_, Err(fail)) => return Begun::Answer(Probed::CannotTell(fail.text(limits.error_text))),
+            (Err(fail), _) | (_, Err(fail)) => {
+                return Begun::Answer(Probed::CannotTell(fail.text(limits.get().error_text)));
+            }
         };
         let fut = match catch_unwind(AssertUnwindSafe(|| f(e, key.clone()))) {
             Ok(fut) => fut,
-            Err(p) => return Begun::Answer(Probed::CannotTell(panicked("probe", &panic_text(p), &limits))),
+            Err(p) => return Begun::Answer(Probed::CannotTell(panicked("probe", &panic_text(p), limits.get()))),
         };
+        let limits = limits.clone();
         Begun::Future(Box::pin(async move {
             match Caught::new(Box::pin(fut)).await {
-                Ok(outcome) => probed(&again, outcome, &limits),
-                Err(text) => Probed::CannotTell(panicked("probe", &text, &limits)),
+                Ok(outcome) => probed(&again, outcome, limits.get()),
+                Err(text) => Probed::CannotTell(panicked("probe", &text, limits.get())),
             }
         }))
     }))

@@ -303,7 +303,8 @@ fn lost(a: &Arc<Attempt>, _e: &Error) -> Fail {
 }
 
 fn too_big(what: &str, len: usize, limit: usize) -> Fail {
-    Fail::permanent(format!("the {what} has {len} bytes; it must have 1 to {limit}"))
+    let next = if len == 0 { "give it a name" } else { "store large data elsewhere and keep a reference" };
+    Fail::permanent(format!("the {what} has {len} bytes, at least 1 and at most {limit} are allowed: {next}"))
 }
 
 fn short_type<T>() -> &'static str {

@@ -1,7 +1,7 @@
 //! Policies: what an app asks for, and what the rules work with once defaults and risk have been applied.
 //!
-//! The defaults table of the documentation is [`Policy::resolve`]; risk narrows it, an explicit setting beats the narrowing
-//! and is remembered as `widened`.
+//! The defaults table of [`Policy`] is [`Policy::resolve`]; risk narrows it, an explicit setting beats the narrowing and is
+//! remembered as `widened`.
 
 use super::effect::{EffectCard, Risk};
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,19 @@ pub enum Keep {
 }
 
 /// What a kind asks for; everything left out takes its default, narrower if the kind has a risky effect.
+///
+/// | setting | default | with a risky effect |
+/// |---|---|---|
+/// | `retries` | 5 | 3 |
+/// | `backoff` | exponential from 1 s, at most 15 min | 1, 5, 15 min |
+/// | `deadline` | none | 1 day |
+/// | `stall_timeout` | 5 min | 1 min |
+/// | `attempt_timeout` | 1 h | 15 min |
+/// | `remember` | 90 days | for ever |
+/// | `keep_done` | 7 days | 90 days |
+/// | `keep_discarded` | 30 days | 90 days |
+///
+/// A setting wider than the narrow default is taken, and named wherever the kind is shown to a person.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     pub(crate) retries: Option<u32>,

@@ -146,7 +146,7 @@ pub enum Refusal {
         given: Token,
     },
     /// The job is not in a state in which this can happen.
-    #[error("this cannot be done while the job is {0:?}")]
+    #[error("this cannot be done while the job is {0:?}{next}", next = instead(.0))]
     WrongState(State),
     /// A decision on an older view.
     #[error("the letter changed since it was shown (revision {shown}, now {now}): look at it again and decide anew")]
@@ -168,6 +168,16 @@ pub enum Refusal {
     /// Effects without an answer forbid ending as success.
     #[error("the job cannot end as success before these are answered: {}", list(.0))]
     Gate(Vec<EffectId>),
+}
+
+fn instead(state: &State) -> &'static str {
+    match state {
+        State::Dead | State::NeedsDecision => ": decide its dead letter first (Jobs::dead_letter, Jobs::decide)",
+        State::Ready | State::Delayed | State::Running | State::Waiting | State::Paused => {
+            ": wait for its end, or cancel it"
+        }
+        State::Done | State::Cancelled | State::Discarded | State::HandledOutside | State::Remembered => ": it is over",
+    }
 }
 
 fn list(ids: &[EffectId]) -> String {

@@ -73,10 +73,15 @@ const LAST_EPOCH: u32 = (1 << (64 - Token::COUNTER_BITS)) - 1;
 /// Opens the file, creating it if there is none, and makes a new epoch durable.
 pub(super) fn open(options: &StoreOptions) -> Result<Base, StoreError> {
     let place = &options.place;
-    if !place.exists()? {
-        place.install(&new_image(options.limits)?)?;
+    // The disk may be fine: more often the folder is missing, or is somebody else's.
+    let refused = |e| match e {
+        StoreError::Io(why) if place.is_out_of_reach() => StoreError::CannotOpen { path: place.path(), why },
+        other => other,
+    };
+    if !place.exists().map_err(refused)? {
+        place.install(&new_image(options.limits)?).map_err(refused)?;
     }
-    let (db, found) = database(options)?;
+    let (db, found) = database(options).map_err(refused)?;
     let created = found.epoch == 0;
     if created {
         place.clear_leftovers();
@@ -304,6 +309,14 @@ impl Place {
             },
             #[cfg(feature = "testkit")]
             Self::Disk(disk) => Ok(disk.exists()),
+        }
+    }
+    /// Whether the file is missing, or not ours to read and write: then it is not the disk that failed.
+    fn is_out_of_reach(&self) -> bool {
+        match self {
+            Self::File(path) => fs::OpenOptions::new().read(true).write(true).open(path).is_err(),
+            #[cfg(feature = "testkit")]
+            Self::Disk(_) => false,
         }
     }
     /// Puts a whole new file in place, unless somebody else was faster.

@@ -48,6 +48,14 @@ pub enum StoreError {
         /// What is missing.
         why: String,
     },
+    /// The file cannot be created or opened where it should be.
+    #[error("{} cannot be opened ({why}): create the folder, or check its permissions and the path", .path.display())]
+    CannotOpen {
+        /// Which file.
+        path: PathBuf,
+        /// What the operating system says.
+        why: String,
+    },
     /// The database's structure is damaged.
     #[error("the database is damaged ({why}): nothing was changed; keep a copy of the file and restore a good one")]
     Damaged {
@@ -89,7 +97,7 @@ pub enum StoreError {
     )]
     TableLeaked(String),
     /// An app table could not be opened.
-    #[error("an app table could not be opened ({0})")]
+    #[error("an app table could not be opened ({0}); one that nothing has written to yet does not exist")]
     Table(String),
     /// Larger than allowed.
     #[error("{what} has {len} bytes, at most {limit} are allowed: nothing was written")]
@@ -117,6 +125,7 @@ impl StoreError {
             | Self::Foreign { .. }
             | Self::Newer { .. }
             | Self::Half { .. }
+            | Self::CannotOpen { .. }
             | Self::Corrupt { .. }
             | Self::Closed
             | Self::Stopped(_)

@@ -92,6 +92,7 @@ pub use handler::cx::{Cx, Stored};
 pub use handler::effect::{Effect, LookUp, Undo};
 pub use handler::fail::{Fail, FailExt, Outcome};
 pub use handler::job::Job;
+pub use handler::publish::{AsyncPublisher, Publisher};
 pub use handler::tx::Tx;
 pub use jobs::{Jobs, Report, Scope};
 pub use model::Limits;
@@ -100,6 +101,7 @@ pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappene
 pub use model::id::{EffectId, IdempotencyKey, JobId, JobKey};
 pub use model::job::{Codec, Enqueued, State};
 pub use model::letter::{Entry, Signed, Verdict, Why};
+pub use model::outbox::Message;
 pub use model::policy::{Backoff, Keep, OnInterrupt, Policy};
 pub use model::question::Question;
 pub use model::time::Wall;

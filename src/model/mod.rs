@@ -9,6 +9,7 @@ pub mod fact;
 pub mod id;
 pub mod job;
 pub mod letter;
+pub mod outbox;
 pub mod policy;
 pub mod question;
 pub mod time;

@@ -11,10 +11,11 @@ use crate::engine::dispatcher::{CLOCK, Dispatcher, Served, ToTasks};
 use crate::engine::idle;
 use crate::engine::ops::{PAUSES, PauseOp, REWOUND, Scope, load_pauses};
 use crate::engine::recover::{self, RecoverOp};
+use crate::engine::relay::{AsyncDeliver, Deliver, Relays};
 use crate::engine::report::Reporter;
 use crate::engine::wake::TimerHandle;
 use crate::engine::worker;
-use crate::error::Error;
+use crate::error::{Error, Setup};
 use crate::handler::async_cx::AsyncCx;
 use crate::handler::calls::Calls;
 use crate::handler::cx::Cx;
@@ -23,14 +24,17 @@ use crate::handler::fail::Outcome;
 use crate::handler::handlers::Handlers;
 use crate::handler::job::Job;
 use crate::handler::kinds::{Kind, Kinds};
+use crate::handler::publish::{AsyncPublisher, Publisher};
 use crate::handler::reply::answer;
 use crate::handler::shared::{Bridge, Phase, Report as _, Shared, plain_rules, store_error};
 use crate::handler::trust::{Marks, Trust};
 use crate::jobs::{Jobs, Tasks};
 use crate::model::id::{IdempotencyKey, JobId, KindId};
+use crate::model::outbox::Topic;
 use crate::observe::{Observer, Sink, events};
 use crate::store::{Commits, Lane, Place, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,6 +52,8 @@ pub struct Builder {
     workers: Option<usize>,
     tasks: usize,
     sinks: Vec<Box<dyn Sink>>,
+    publishers: Vec<(String, Deliver)>,
+    topics: Vec<(String, Topic)>,
     #[cfg(feature = "tokio")]
     runtime: Option<Handle>,
     boot: [u8; 16],
@@ -66,6 +72,8 @@ impl Builder {
             workers: None,
             tasks: 64,
             sinks: Vec::new(),
+            publishers: Vec::new(),
+            topics: Vec::new(),
             #[cfg(feature = "tokio")]
             runtime: None,
             boot: recover::boot_id(),
@@ -119,6 +127,27 @@ impl Builder {
         f: impl Fn(E, IdempotencyKey) -> Fut + Send + Sync + 'static,
     ) -> Self {
         self.registry.prober::<E>(effect::future_probe::<E, Fut>(self.limits.clone(), f));
+        self
+    }
+    /// Who delivers the messages of a topic: a [`Publisher`], or a closure `|message: &Message| -> Outcome`. Without one, messages
+    /// of the topic wait, visibly, and stop nothing.
+    pub fn publisher(mut self, topic: impl Into<String>, publisher: impl Publisher) -> Self {
+        self.publishers.push((topic.into(), Deliver::Blocking(Box::new(publisher))));
+        self
+    }
+    /// Who delivers the messages of a topic, async. Needs the feature `tokio`.
+    pub fn publisher_async<P: AsyncPublisher>(mut self, topic: impl Into<String>, publisher: P) -> Self {
+        let publisher = Arc::new(publisher);
+        let deliver: AsyncDeliver = Box::new(move |messages| {
+            let publisher = publisher.clone();
+            Box::pin(async move { publisher.publish_all(messages).await })
+        });
+        self.publishers.push((topic.into(), Deliver::Async(deliver)));
+        self
+    }
+    /// How the messages of a topic are delivered: backoff, deadline, batches, what happens behind a stuck one. See [`Topic`].
+    pub fn topic(mut self, topic: impl Into<String>, policy: Topic) -> Self {
+        self.topics.push((topic.into(), policy));
         self
     }
     /// Distinguishes installations that share one account at a provider: part of every idempotency key. Required once a risky
@@ -194,10 +223,11 @@ impl Builder {
     /// # Errors
     /// [`Error::Setup`] for what is wrong with the registered kinds and effects, before the file is touched;
     /// [`Error::Store`] for a file that cannot be opened: it is left untouched.
-    pub fn start(self) -> Result<Jobs, Error> {
+    pub fn start(mut self) -> Result<Jobs, Error> {
         self.registry.check(self.key_scope.as_deref(), &self.options.limits)?;
         self.limits.set(self.options.limits);
         let bridge = self.bridge()?;
+        let relays = Arc::new(Relays::new(self.relays()?));
         let clock = self.options.clock.clone();
         let limits = self.options.limits;
         let (store, opened) = Store::open(self.options)?;
@@ -207,7 +237,8 @@ impl Builder {
         for kind in &self.registry.kinds {
             observer.counters().register(kind.name, kind.rules.effects.iter().map(|c| c.name()));
         }
-        let reporter = Arc::new(Reporter::new(timer.clone(), clock.clone(), observer));
+        relays.topics().for_each(|topic| observer.counters().topic(topic));
+        let reporter = Arc::new(Reporter::new(timer.clone(), clock.clone(), relays.clone(), observer));
         let (marks, pauses, rewound) =
             store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some())))?;
         let marks = marks.and_then(|m| Marks::from_bytes(&m));
@@ -251,6 +282,7 @@ impl Builder {
             nonce: self.nonce,
             suspect_over: AtomicBool::new(false),
             stuck: AtomicUsize::new(0),
+            relays,
             cancels: Mutex::default(),
         });
         let (weak, waiting) = (Arc::downgrade(&core), reporter.clone());
@@ -302,9 +334,40 @@ impl Builder {
         idle::aside(move || self.start()).await.unwrap_or(Err(Error::ShutDown))
     }
 
+    /// Every publisher with the policy of its topic.
+    fn relays(&mut self) -> Result<Vec<(String, Topic, Deliver)>, Error> {
+        let most = self.options.limits.name;
+        let mut policies = BTreeMap::new();
+        for (topic, policy) in std::mem::take(&mut self.topics) {
+            if policies.insert(topic.clone(), policy).is_some() {
+                return Err(Setup::TopicTwice(topic).into());
+            }
+        }
+        let mut relays: Vec<(String, Topic, Deliver)> = Vec::new();
+        for (topic, deliver) in std::mem::take(&mut self.publishers) {
+            if topic.is_empty() || topic.len() > most {
+                return Err(Setup::BadName { what: "topic", name: topic }.into());
+            }
+            if relays.iter().any(|(t, _, _)| *t == topic) {
+                return Err(Setup::TopicTwice(topic).into());
+            }
+            let policy = policies.remove(&topic).unwrap_or_default();
+            relays.push((topic, policy, deliver));
+        }
+        match policies.into_keys().next() {
+            None => Ok(relays),
+            Some(topic) => Err(Setup::NoPublisher(topic).into()),
+        }
+    }
     fn first_async(&self) -> Option<String> {
         let handler = self.handlers.first_async().map(|k| format!("the handler of {k:?}"));
-        handler.or_else(|| self.registry.first_async().map(|e| format!("the performer or probe of {e:?}")))
+        let publisher = || {
+            let first = self.publishers.iter().find(|(_, deliver)| matches!(deliver, Deliver::Async(_)));
+            first.map(|(topic, _)| format!("the publisher of {topic:?}"))
+        };
+        handler
+            .or_else(publisher)
+            .or_else(|| self.registry.first_async().map(|e| format!("the performer or probe of {e:?}")))
     }
     #[cfg(feature = "tokio")]
     fn bridge(&self) -> Result<Option<Arc<Tasks>>, Error> {

@@ -52,6 +52,22 @@ pub enum Error {
         /// Of which kind.
         kind: String,
     },
+    /// A name must not be empty.
+    #[error("{what} is empty: give it a name that stays the same")]
+    NoName {
+        /// Of what.
+        what: String,
+    },
+    /// The topic knows no message with this id.
+    #[error(
+        "there is no message {id:?} in the topic {topic:?}: it was never committed, or its memory ended after its retention"
+    )]
+    NoMessage {
+        /// The topic.
+        topic: String,
+        /// The id.
+        id: String,
+    },
     /// A payload, request or value could not be encoded or decoded.
     #[error(
         "{what} could not be encoded or read: {why}. Give the value the type it was stored with, and a type that serde can carry"
@@ -130,6 +146,10 @@ pub enum Setup {
         /// The name.
         effect: String,
     },
+    /// Two publishers or two policies for one topic.
+    TopicTwice(String),
+    /// A policy for a topic without a publisher: most likely a misspelt name.
+    NoPublisher(String),
     /// A name that is empty or too long.
     BadName {
         /// What it names.
@@ -176,6 +196,11 @@ impl fmt::Display for Setup {
             Self::EffectTwice { effect } => {
                 write!(f, "two effects have the name (or former name) {effect:?}: declare it once, or rename one")
             }
+            Self::TopicTwice(t) => write!(f, "the topic {t:?} has two publishers or two policies: give it one"),
+            Self::NoPublisher(t) => write!(
+                f,
+                "the topic {t:?} has a policy and no publisher: add .publisher({t:?}, ..), or correct the name"
+            ),
             Self::BadName { what, name } => {
                 write!(f, "the {what} {name:?} is empty or too long (at most 128 bytes)")
             }

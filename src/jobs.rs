@@ -352,7 +352,8 @@ impl Jobs {
         let all = p.all.iter().map(|why| (Scope::All, why.clone()));
         let kinds = p.kinds.iter().map(|(k, why)| (Scope::Kind(k.clone()), why.clone()));
         let queues = p.queues.iter().map(|(q, why)| (Scope::Queue(q.clone()), why.clone()));
-        all.chain(kinds).chain(queues).collect()
+        let topics = p.topics.iter().map(|(t, why)| (Scope::Topic(t.clone()), why.clone()));
+        all.chain(kinds).chain(queues).chain(topics).collect()
     }
     /// Cancels a job that is not running; asks a running one to stop (its handler sees `cx.cancelled()`).
     ///
@@ -376,7 +377,8 @@ impl Jobs {
         shared.submit(Lane::Outcome, Box::new(op))?;
         Ok(reply)
     }
-    /// Waits until nothing is ready or running (paused and unknown kinds, delayed jobs and letters aside).
+    /// Waits until nothing is ready or running (paused and unknown kinds, delayed jobs and letters aside), and no message of the
+    /// outbox is due that this process has a publisher for.
     ///
     /// # Errors
     /// [`Error::NotIdle`] after `at_most`; work goes on.
@@ -443,7 +445,7 @@ impl Inner {
             bridge.close();
         }
         let me = std::thread::current().id();
-        let hung = report.interrupted > 0 || self.core.stuck.load(Ordering::Acquire) > 0;
+        let hung = report.interrupted > 0 || report.publishing > 0 || self.core.stuck.load(Ordering::Acquire) > 0;
         // The workers end when the writer has; on its own thread (a closure held the last handle) nobody may wait for them.
         let hung = hung || inside_transaction();
         for t in std::mem::take(&mut *self.threads.lock()) {

@@ -75,6 +75,7 @@ mod jobs;
 #[doc(hidden)]
 pub mod model;
 pub mod observe;
+mod outbox;
 #[doc(hidden)]
 pub mod rules;
 #[doc(hidden)]
@@ -92,6 +93,7 @@ pub use handler::cx::{Cx, Stored};
 pub use handler::effect::{Effect, LookUp, Undo};
 pub use handler::fail::{Fail, FailExt, Outcome};
 pub use handler::job::Job;
+pub use handler::outbox::Outgoing;
 pub use handler::publish::{AsyncPublisher, Publisher};
 pub use handler::tx::Tx;
 pub use jobs::{Jobs, Report, Scope};
@@ -101,11 +103,12 @@ pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappene
 pub use model::id::{EffectId, IdempotencyKey, JobId, JobKey};
 pub use model::job::{Codec, Enqueued, State};
 pub use model::letter::{Entry, Signed, Verdict, Why};
-pub use model::outbox::Message;
+pub use model::outbox::{Act, Ending, Message, OnStuck, Outboxed, Topic};
 pub use model::policy::{Backoff, Keep, OnInterrupt, Policy};
 pub use model::question::Question;
 pub use model::time::Wall;
 pub use observe::{AttemptLine, ProofLog, Sink, Snapshot};
+pub use outbox::{Outbox, OutboxMessage, TopicState};
 pub use rules::Refusal;
 pub use store::{AppRead, StoreError};
 

@@ -64,3 +64,8 @@ pub fn run_until_idle(jobs: &Jobs) -> Result<(), Error> {
     }
     Err(Error::NotIdle)
 }
+
+/// How often the relay of a topic has looked for messages since the start: an idle one does not look.
+pub fn outbox_looks(jobs: &Jobs, topic: &str) -> u64 {
+    jobs.0.core.relays.looks(topic)
+}

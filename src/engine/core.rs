@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) cancels: Mutex<HashSet<JobId>>,
     /// Worker threads that were replaced and have not come back: nobody waits for them.
     pub(crate) stuck: AtomicUsize,
+    /// Who delivers the outbox.
+    pub(crate) relays: Arc<super::relay::Relays>,
 }
 
 /// A handler at work.

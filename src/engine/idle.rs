@@ -22,6 +22,8 @@ pub struct Report {
     pub never_started: usize,
     /// Handlers that still ran when the time was over: fenced, their attempts given back. Interrupted is not failed.
     pub interrupted: usize,
+    /// Publishers that had not returned when the time was over: what they were given is delivered again.
+    pub publishing: usize,
 }
 
 /// Asks, within a round, whether anything can run or is running.
@@ -58,6 +60,7 @@ impl Op for IdleOp {
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         // A handler that goes on after its `finish` still runs, although its job is over.
         let working = self.core.attempts().iter().any(|a| a.finished() && !a.fenced());
+        let working = working || self.core.relays.busy();
         let quiet = if working { Quiet::Busy } else { self.quiet };
         self.answer.send(result.map(|()| quiet));
     }
@@ -116,6 +119,7 @@ pub(crate) fn drain(core: &Arc<Core>, at_most: Duration) -> Result<(), Error> {
 
 /// Tells the running handlers to stop, waits for them, and gives back what is left.
 pub(crate) fn stop(core: &Arc<Core>, at_most: Duration) -> Report {
+    core.relays.stop();
     let running = core.attempts();
     for a in &running {
         a.cancel();
@@ -125,7 +129,7 @@ pub(crate) fn stop(core: &Arc<Core>, at_most: Duration) -> Report {
     loop {
         let mut ends = core.ended_lock.lock();
         let left = at_most.saturating_sub(watch.elapsed());
-        if core.quiet() || left.is_zero() {
+        if (core.quiet() && core.relays.calling() == 0) || left.is_zero() {
             break;
         }
         // Handlers that begin while we look are told too; the look is short because an end may slip in between.
@@ -142,6 +146,7 @@ pub(crate) fn stop(core: &Arc<Core>, at_most: Duration) -> Report {
         finished: running.len().saturating_sub(left.len()),
         never_started: claimed.saturating_sub(running.len()),
         interrupted: left.len(),
+        publishing: core.relays.calling(),
     }
 }
 

@@ -7,7 +7,9 @@ pub(crate) mod bridge;
 pub(crate) mod core;
 pub(crate) mod dispatcher;
 pub(crate) mod ops;
+pub(crate) mod outbox;
 pub(crate) mod recover;
+pub(crate) mod relay;
 pub(crate) mod report;
 pub(crate) mod timer;
 pub(crate) mod wake;
@@ -42,6 +44,9 @@ pub(crate) fn spawn(
     threads: &mut Vec<JoinHandle<()>>,
 ) -> std::io::Result<()> {
     threads.push(timer::spawn(core.clone(), told, jobs.clone(), abort)?);
+    for nth in 0..core.relays.len() {
+        threads.push(relay::spawn(core.clone(), nth)?);
+    }
     for n in 1..=workers {
         threads.push(worker::spawn(core.clone(), jobs.clone(), n)?);
     }

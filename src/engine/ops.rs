@@ -153,8 +153,19 @@ impl Op for MaintainOp {
             }
             tx.remove_tomb(*until, *kind, key)?;
         }
+        let fading = tx.fading(now.wall, SLICE)?;
+        let mut faded = 0;
+        for (at, topic, id) in &fading {
+            match tx.fade(*at, topic, id) {
+                Err(StoreError::Corrupt { what }) => shared.report.warn(&format!("message {id:?} is kept: {what}")),
+                other => {
+                    other?;
+                    faded += 1;
+                }
+            }
+        }
         // A slice of which nothing could go is the same one next time.
-        self.again = (old.len() == SLICE && gone > 0) || tombs.len() == SLICE;
+        self.again = (old.len() == SLICE && gone > 0) || tombs.len() == SLICE || (fading.len() == SLICE && faded > 0);
         Ok(())
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
@@ -175,6 +186,8 @@ pub enum Scope {
     Kind(String),
     /// All kinds of one queue.
     Queue(String),
+    /// One topic of the outbox: its messages wait.
+    Topic(String),
 }
 
 impl Scope {
@@ -186,11 +199,16 @@ impl Scope {
     pub fn queue(name: &str) -> Self {
         Self::Queue(name.to_owned())
     }
+    /// One topic of the outbox.
+    pub fn topic(name: &str) -> Self {
+        Self::Topic(name.to_owned())
+    }
     fn meta(&self) -> String {
         match self {
             Self::All => format!("{PAUSES}all"),
             Self::Kind(k) => format!("{PAUSES}kind/{k}"),
             Self::Queue(q) => format!("{PAUSES}queue/{q}"),
+            Self::Topic(t) => format!("{PAUSES}topic/{t}"),
         }
     }
     fn put(&self, pauses: &mut Pauses, why: Option<String>) {
@@ -201,6 +219,7 @@ impl Scope {
             }
             Self::Kind(k) => (&mut pauses.kinds, k),
             Self::Queue(q) => (&mut pauses.queues, q),
+            Self::Topic(t) => (&mut pauses.topics, t),
         };
         match why {
             Some(why) => map.insert(name.clone(), why),
@@ -223,6 +242,7 @@ pub(crate) fn load_pauses(metas: Vec<(String, Vec<u8>)>) -> Pauses {
         match rest.split_once('/') {
             Some(("kind", k)) => Scope::Kind(k.to_owned()).put(&mut out, why),
             Some(("queue", q)) => Scope::Queue(q.to_owned()).put(&mut out, why),
+            Some(("topic", t)) => Scope::Topic(t.to_owned()).put(&mut out, why),
             _ => Scope::All.put(&mut out, why),
         }
     }
@@ -253,8 +273,9 @@ impl Op for PauseOp {
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         if result.is_ok() {
             self.scope.put(&mut self.shared.pauses.write(), self.why);
-            // What was paused may be claimed again.
+            // What was paused may be claimed again, and delivered.
             self.shared.store.poke();
+            self.shared.report.resumed();
         }
         self.answer.send(result.map_err(store_error));
     }

@@ -1,10 +1,12 @@
 //! Changes, after their commit: counters, one log line per attempt, who waits for a job, what the timer has to know.
 
+use super::relay::Relays;
 use super::wake::TimerHandle;
 use crate::handler::shared::{Changed, Report, Suppressed};
 use crate::model::fact::Fact;
 use crate::model::id::JobId;
 use crate::model::job::State;
+use crate::model::outbox::{News, TopicNews};
 use crate::model::time::Now;
 use crate::observe::{Committed, Duplicate, Observer, Run, events};
 use parking_lot::Mutex;
@@ -22,12 +24,18 @@ pub(crate) struct Reporter {
     clock: Arc<dyn crate::clock::Clock>,
     waiters: Mutex<HashMap<JobId, Vec<(u64, Waiter)>>>,
     next: AtomicU64,
+    relays: Arc<Relays>,
     pub(crate) observer: Observer,
 }
 
 impl Reporter {
-    pub(crate) fn new(timer: TimerHandle, clock: Arc<dyn crate::clock::Clock>, observer: Observer) -> Self {
-        Self { timer, clock, waiters: Mutex::new(HashMap::new()), next: AtomicU64::new(0), observer }
+    pub(crate) fn new(
+        timer: TimerHandle,
+        clock: Arc<dyn crate::clock::Clock>,
+        relays: Arc<Relays>,
+        observer: Observer,
+    ) -> Self {
+        Self { timer, clock, waiters: Mutex::new(HashMap::new()), next: AtomicU64::new(0), relays, observer }
     }
     /// Has `f` called when the job settles. Register first, then look: what settles in between is not missed.
     pub(crate) fn wait(&self, job: JobId, f: Waiter) -> u64 {
@@ -116,6 +124,24 @@ impl Report for Reporter {
             Suppressed::Step => Duplicate::Step,
         };
         self.observer.counters().duplicate(kind, at);
+    }
+    fn outbox(&self, news: &[TopicNews]) {
+        self.observer.outbox(news);
+        for TopicNews { topic, news } in news {
+            match news {
+                News::Written | News::Retried | News::Resent => self.relays.wake(topic),
+                News::Discarded => {
+                    // What waited behind it may go on, and it fades some day.
+                    self.relays.wake(topic);
+                    self.timer.maintain();
+                }
+                News::Published => self.timer.maintain(),
+                News::Existing | News::Failed(_) | News::Dead { .. } => {}
+            }
+        }
+    }
+    fn resumed(&self) {
+        self.relays.wake_all();
     }
     fn warn(&self, text: &str) {
         events::warning(text);

@@ -33,15 +33,27 @@ pub(crate) fn take(observer: &Observer, shared: &Shared) -> Result<Snapshot, Err
         gauges.dead_letters = depth.letters;
         Ok(())
     })?;
+    topics(shared, &mut gauges)?;
     waiting(shared, &mut gauges)?;
     lettered(shared, &mut gauges)?;
     running(shared, &mut gauges)?;
     let pauses = shared.pauses.read();
     gauges.paused = pauses.count() > 0;
     gauges.paused_kinds = pauses.kinds.keys().cloned().collect();
+    gauges.paused_topics = pauses.topics.keys().cloned().collect();
     drop(pauses);
     gauges.store_size_bytes = shared.store.size_bytes();
     Ok(observer.counters().snapshot(now.wall, gauges))
+}
+
+/// What waits in the outbox, a read for each topic.
+fn topics(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
+    let now = shared.now();
+    for (topic, _) in shared.store.read(|v| v.topics())? {
+        let depth = shared.store.read(|v| v.topic_depth(&topic))?;
+        gauges.topic(&topic, (depth.waiting, depth.stuck, depth.aside), depth.oldest, now.wall);
+    }
+    Ok(())
 }
 
 /// A damaged row says nothing; it must not hide the rest.

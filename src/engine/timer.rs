@@ -48,6 +48,7 @@ enum Entry {
     Hung(Token),
     Hold(u64),
     Alone,
+    Relay(usize),
     Maintain,
 }
 
@@ -156,6 +157,9 @@ impl Timer {
             Told::Alone(over) => {
                 self.wheel.insert(over.0, Entry::Alone);
             }
+            Told::Relay(nth, at) => {
+                self.wheel.insert(at.0, Entry::Relay(nth));
+            }
             Told::Held(id) => {
                 self.wheel.insert(now.mono.after(HOLD_WARNING).0, Entry::Hold(id));
             }
@@ -203,6 +207,7 @@ impl Timer {
                 Entry::Hung(token) => self.replace(token),
                 Entry::Hold(id) => self.hold(id, now.mono),
                 Entry::Alone => self.core.shared.store.poke(),
+                Entry::Relay(nth) => self.core.relays.ring(nth),
                 Entry::Maintain => self.maintain(),
             }
         }
@@ -268,6 +273,8 @@ impl Timer {
                 Entry::Due(_, due, true) => now.mono.0.saturating_add(due.since(now.wall)),
                 Entry::Due(_, due, false) => mono.min(now.mono.0.saturating_add(due.since(now.wall))),
                 Entry::Lease(_) => continue,
+                // It knows best what the calendar's step means for its messages.
+                Entry::Relay(_) => now.mono.0,
                 Entry::Hung(_) | Entry::Hold(_) | Entry::Alone | Entry::Maintain => mono,
             };
             self.wheel.insert(at, entry);
@@ -413,7 +420,9 @@ impl Timer {
         // The next look, if there is anything to prune at all: an empty queue has no reason to wake.
         let next = self.core.shared.store.read(|v| v.prunable(Wall(u64::MAX), 1)).unwrap_or_default();
         let tomb = self.core.shared.store.read(|v| v.tombs(Wall(u64::MAX), 1)).unwrap_or_default();
-        let due = [next.first().map(|(d, _)| *d), tomb.first().map(|(d, _, _)| *d)].into_iter().flatten().min();
+        let fade = self.core.shared.store.read(|v| v.fading(Wall(u64::MAX), 1)).unwrap_or_default();
+        let due = [next.first().map(|(d, _)| *d), tomb.first().map(|(d, _, _)| *d), fade.first().map(|(d, _, _)| *d)];
+        let due = due.into_iter().flatten().min();
         if let Some(due) = due {
             // Not longer than an hour ahead: what ends meanwhile may be kept for a shorter time, and nobody says so.
             let wait = due.since(now.wall).clamp(MAINTAIN_MS, HORIZON_MS);

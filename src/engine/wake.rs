@@ -24,6 +24,8 @@ pub(crate) enum Told {
     Held(u64),
     /// The clock was moved by hand; the sender hears when everything that became due was handed on.
     Tick(Option<Sender<()>>),
+    /// A relay has something to do at this instant: which, when.
+    Relay(usize, Mono),
     /// Rows can be pruned, or the marks should be kept.
     Maintain,
     Stop,
@@ -74,6 +76,9 @@ impl TimerHandle {
     }
     pub(crate) fn alone(&self, over: Mono) {
         let _ = self.to.send(Told::Alone(over));
+    }
+    pub(crate) fn relay(&self, nth: usize, at: Mono) {
+        let _ = self.to.send(Told::Relay(nth, at));
     }
     pub(crate) fn tick(&self, done: Option<Sender<()>>) {
         let _ = self.to.send(Told::Tick(done));

@@ -125,6 +125,15 @@ impl Fail {
         }
         cut(out, limit)
     }
+    /// As a publisher's answer: unclassified means that nobody knows whether the message arrived, and it is tried again either way.
+    pub(crate) fn delivery_failure(&self, limit: usize) -> Failure {
+        let class = match (self.0.class, self.0.happened) {
+            (Some(class), _) => class,
+            (None, Happened::NotSaid) => Class::Unknown,
+            (None, Happened::Refused | Happened::NotSent) => Class::Transient,
+        };
+        Failure { class, text: self.text(limit), retry_after: self.0.retry_after.or(self.0.not_yet) }
+    }
     pub(crate) fn failure(&self, limit: usize) -> Failure {
         Failure {
             class: self.0.class.unwrap_or(Class::Transient),

@@ -16,6 +16,7 @@ pub(crate) mod job;
 pub(crate) mod kinds;
 pub(crate) mod learn;
 pub(crate) mod ops;
+pub(crate) mod outbox;
 pub(crate) mod publish;
 pub(crate) mod reply;
 pub(crate) mod shared;

@@ -7,8 +7,8 @@ use super::call::Call;
 use super::fail::Fail;
 use super::learn::Told;
 use super::reply::Answer;
-use super::shared::{Changed, InsideTransaction, Line, Shared, Suppressed, store_error};
-use super::tx::Tx;
+use super::shared::{Changed, InsideTransaction, Line, Shared, store_error};
+use super::tx::{Did, Tx};
 use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::effect::{EffectRecord, Stored};
 use crate::model::id::{EffectId, Lease};
@@ -172,7 +172,7 @@ pub(crate) type AppCode = Box<dyn Fn(&mut Tx<'_>) -> Result<Vec<u8>, Fail> + Sen
 
 /// What an app closure came to.
 pub(crate) enum AppDone {
-    Ok { value: Vec<u8>, changes: Vec<Changed>, suppressed: Vec<&'static str> },
+    Ok { value: Vec<u8>, did: Did },
     Fail(Fail),
     Panicked(String),
     Leaked(String),
@@ -183,17 +183,18 @@ pub(crate) fn run_app(
     tx: &mut Write<'_>,
     shared: &Arc<Shared>,
     name: &str,
+    from: &str,
     code: &dyn Fn(&mut Tx<'_>) -> Result<Vec<u8>, Fail>,
 ) -> Result<AppDone, StoreError> {
     let _inside = InsideTransaction::enter();
     let _held = shared.watchdog.hold(name);
     let run = tx.app(name, &mut |app| {
-        let mut t = Tx::new(app, shared.clone());
+        let mut t = Tx::new(app, shared.clone(), from);
         let value = code(&mut t);
         (value, t.into_parts())
     });
     Ok(match run {
-        AppRun::Done { value: (Ok(value), (changes, suppressed)), .. } => AppDone::Ok { value, changes, suppressed },
+        AppRun::Done { value: (Ok(value), did), .. } => AppDone::Ok { value, did },
         AppRun::Done { value: (Err(fail), _), wrote } => {
             if wrote {
                 tx.fail_app();
@@ -227,15 +228,14 @@ pub(crate) enum Committed {
 
 pub(crate) struct Done {
     told: Told<Committed>,
-    changes: Vec<Changed>,
-    suppressed: Vec<&'static str>,
+    did: Did,
 }
 
 impl CommitOp {
     fn decide(&self, tx: &mut Write<'_>) -> Result<Done, StoreError> {
         let a = &self.attempt;
         let lease = &a.lease;
-        let nothing = |told| Done { told, changes: Vec::new(), suppressed: Vec::new() };
+        let nothing = |told| Done { told, did: Did::default() };
         let refuse =
             |r: Refusal| nothing(if let Refusal::Gate(ids) = r { Ok(Committed::Gate(ids)) } else { Err(r.into()) });
         let Some(job) = load(tx, lease)?.filter(|_| a.stopped().is_none()) else {
@@ -254,8 +254,8 @@ impl CommitOp {
             Some(name) => format!("commit {name:?} of {}/{}", a.stored_kind, a.row.key),
             None => format!("finish of {}/{}", a.stored_kind, a.row.key),
         };
-        let (value, mut changes, suppressed) = match run_app(tx, &a.shared, &holder, &*self.code)? {
-            AppDone::Ok { value, changes, suppressed } => (value, changes, suppressed),
+        let (value, mut did) = match run_app(tx, &a.shared, &holder, &a.stored_kind, &*self.code)? {
+            AppDone::Ok { value, did } => (value, did),
             AppDone::Fail(f) => {
                 return Ok(nothing(Ok(Committed::Fail(f))));
             }
@@ -289,8 +289,8 @@ impl CommitOp {
                 if let (None, Some(output)) = (&self.name, &self.output) {
                     tx.put_output(a.id(), output.clone())?;
                 }
-                changes.push(a.changed(change));
-                Ok(Done { told: Ok(Committed::Ok(value)), changes, suppressed })
+                did.changes.push(a.changed(change));
+                Ok(Done { told: Ok(Committed::Ok(value)), did })
             }
             Err(r) => {
                 tx.fail_app();
@@ -318,11 +318,10 @@ impl Op for CommitOp {
                 if finished {
                     self.attempt.set_finished();
                 }
-                if finished && let Some(last) = done.changes.last_mut() {
+                if finished && let Some(last) = done.did.changes.last_mut() {
                     last.line = Some(self.attempt.line());
                 }
-                report.changed(&done.changes);
-                done.suppressed.iter().for_each(|kind| report.suppressed(kind, Suppressed::Enqueue));
+                report.did(&done.did);
                 self.answer.send(done.told);
             }
             (Ok(()), None) => {}

@@ -4,12 +4,14 @@ use super::calls::Calls;
 use super::effect::BoxFuture;
 use super::kinds::Kinds;
 use super::trust::Trust;
+use super::tx::Did;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::model::Limits;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{IdempotencyKey, JobId, JobKey, KindId};
 use crate::model::job::JobRow;
+use crate::model::outbox::TopicNews;
 use crate::model::policy::{KindRules, Policy};
 use crate::model::time::Now;
 use crate::rules::{CallFacts, Change};
@@ -57,6 +59,18 @@ pub(crate) trait Report: Send + Sync {
     fn carried(&self, kind: &str, continuing: bool);
     /// A duplicate was recognised and nothing happened a second time.
     fn suppressed(&self, kind: &str, at: Suppressed);
+    /// What one committed operation changed in the outbox.
+    fn outbox(&self, news: &[TopicNews]);
+    /// What app code did in one committed transaction.
+    fn did(&self, did: &Did) {
+        self.changed(&did.changes);
+        did.suppressed.iter().for_each(|kind| self.suppressed(kind, Suppressed::Enqueue));
+        if !did.outbox.is_empty() {
+            self.outbox(&did.outbox);
+        }
+    }
+    /// Something was resumed: what waited may go on.
+    fn resumed(&self);
     /// Something a person should read in the log.
     fn warn(&self, text: &str);
     /// A round became durable.
@@ -129,6 +143,7 @@ pub(crate) struct Pauses {
     pub(crate) all: Option<String>,
     pub(crate) kinds: HashMap<String, String>,
     pub(crate) queues: HashMap<String, String>,
+    pub(crate) topics: HashMap<String, String>,
 }
 
 impl Pauses {
@@ -136,7 +151,11 @@ impl Pauses {
         self.all.is_some() || self.kinds.contains_key(kind) || queue.is_some_and(|q| self.queues.contains_key(q))
     }
     pub(crate) fn count(&self) -> usize {
-        usize::from(self.all.is_some()) + self.kinds.len() + self.queues.len()
+        usize::from(self.all.is_some()) + self.kinds.len() + self.queues.len() + self.topics.len()
+    }
+    /// Why nothing of a topic is published, if so.
+    pub(crate) fn topic(&self, topic: &str) -> Option<&str> {
+        self.all.as_deref().or_else(|| self.topics.get(topic).map(String::as_str))
     }
 }
 

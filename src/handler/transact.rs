@@ -2,8 +2,8 @@
 
 use super::ops::{AppDone, run_app};
 use super::reply::{Answer, Reply, answer};
-use super::shared::{Changed, Shared, Suppressed, store_error};
-use super::tx::Tx;
+use super::shared::{Shared, store_error};
+use super::tx::{Did, Tx};
 use crate::error::Error;
 use crate::handler::fail::Fail;
 use crate::store::{Op, StoreError, Write};
@@ -16,8 +16,7 @@ pub(crate) struct TransactOp<T, E, F> {
     code: F,
     answer: Answer<Result<T, E>>,
     done: Option<Result<T, E>>,
-    changes: Vec<Changed>,
-    suppressed: Vec<&'static str>,
+    did: Did,
 }
 
 impl<T, E, F> TransactOp<T, E, F>
@@ -28,7 +27,7 @@ where
 {
     pub(crate) fn prepare(shared: Arc<Shared>, code: F) -> (Box<dyn Op>, Reply<Result<T, E>>) {
         let (tell, reply) = answer();
-        let op = Self { shared, code, answer: tell, done: None, changes: Vec::new(), suppressed: Vec::new() };
+        let op = Self { shared, code, answer: tell, done: None, did: Did::default() };
         (Box::new(op), reply)
     }
 }
@@ -40,8 +39,7 @@ where
     F: Fn(&mut Tx<'_>) -> Result<T, E> + Send + 'static,
 {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        self.changes.clear();
-        self.suppressed.clear();
+        self.did = Did::default();
         let kept = RefCell::new(None);
         let code = &self.code;
         let call = |tx: &mut Tx<'_>| match code(tx) {
@@ -54,11 +52,10 @@ where
                 Err(Fail::new("the closure failed"))
             }
         };
-        let run = run_app(tx, &self.shared, "transact", &call)?;
+        let run = run_app(tx, &self.shared, "transact", "", &call)?;
         self.done = match run {
-            AppDone::Ok { changes, suppressed, .. } => {
-                self.changes = changes;
-                self.suppressed = suppressed;
+            AppDone::Ok { did, .. } => {
+                self.did = did;
                 kept.into_inner()
             }
             AppDone::Fail(_) => kept.into_inner(),
@@ -74,8 +71,7 @@ where
         match (result, self.done) {
             (Ok(()), Some(told)) => {
                 if told.is_ok() {
-                    self.shared.report.changed(&self.changes);
-                    self.suppressed.iter().for_each(|kind| self.shared.report.suppressed(kind, Suppressed::Enqueue));
+                    self.shared.report.did(&self.did);
                 }
                 self.answer.send(told);
             }

@@ -2,12 +2,15 @@
 
 use super::enqueue::{self, Spec};
 use super::job::Job;
+use super::outbox::{self, Outgoing};
 use super::shared::{Changed, Shared};
 use crate::error::Error;
 use crate::model::job::Enqueued;
+use crate::model::outbox::{Outboxed, TopicNews};
 use crate::rules::admit::Start;
 use crate::store::AppWrite;
 use redb::{Key, MultimapTable, MultimapTableDefinition, Table, TableDefinition, Value};
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -19,14 +22,26 @@ pub struct Tx<'t> {
     shared: Arc<Shared>,
     changes: Vec<Changed>,
     suppressed: Vec<&'static str>,
+    /// The kind of the job whose handler this is; empty outside of one.
+    from: String,
+    outbox: Vec<TopicNews>,
+}
+
+/// What a transaction has done, to be told after its commit.
+#[derive(Default)]
+pub(crate) struct Did {
+    pub(crate) changes: Vec<Changed>,
+    pub(crate) suppressed: Vec<&'static str>,
+    pub(crate) outbox: Vec<TopicNews>,
 }
 
 impl<'t> Tx<'t> {
-    pub(crate) fn new(app: AppWrite<'t>, shared: Arc<Shared>) -> Self {
-        Self { app, shared, changes: Vec::new(), suppressed: Vec::new() }
+    pub(crate) fn new(app: AppWrite<'t>, shared: Arc<Shared>, from: &str) -> Self {
+        let from = from.to_owned();
+        Self { app, shared, changes: Vec::new(), suppressed: Vec::new(), from, outbox: Vec::new() }
     }
-    pub(crate) fn into_parts(self) -> (Vec<Changed>, Vec<&'static str>) {
-        (self.changes, self.suppressed)
+    pub(crate) fn into_parts(self) -> Did {
+        Did { changes: self.changes, suppressed: self.suppressed, outbox: self.outbox }
     }
 
     /// Opens an app table for writing; it is created if it is new. Close it (drop it) before the closure returns.
@@ -69,6 +84,33 @@ impl<'t> Tx<'t> {
     /// As for [`enqueue`](Self::enqueue).
     pub fn enqueue_after<J: Job>(&mut self, delay: Duration, job: &J) -> Result<Enqueued, Error> {
         self.add(job, Start::After(delay))
+    }
+
+    /// Owes the world a message: it is delivered after the commit, at least once, with this id for ever. An id that the topic
+    /// knows changes nothing, and the caller is told so.
+    ///
+    /// For events. What must not happen twice at a receiver that cannot tell (a charge, a mail to a customer) is an
+    /// [`Effect`](crate::Effect).
+    ///
+    /// # Errors
+    /// A topic, id or body over its limit or empty, a body that serde cannot carry; nothing of the transaction is stored then, if
+    /// the closure passes the error on.
+    pub fn outbox<T: Serialize + ?Sized>(
+        &mut self,
+        topic: impl Into<String>,
+        id: impl Into<String>,
+        body: &T,
+    ) -> Result<Outboxed, Error> {
+        self.send(Outgoing::new(topic, id, body))
+    }
+    /// [`outbox`](Self::outbox) with an ordering key, a kind or headers.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn send(&mut self, message: Outgoing) -> Result<Outboxed, Error> {
+        let (answer, news) = outbox::send(self.app.own(), message, &self.from, &self.shared)?;
+        self.outbox.push(news);
+        Ok(answer)
     }
 
     fn add<J: Job>(&mut self, job: &J, start: Start) -> Result<Enqueued, Error> {

@@ -7,7 +7,8 @@
 use super::committed::Committed;
 use super::histogram::{COMMITS, Histogram};
 use super::kind::Kind;
-use super::snapshot::{Gauges, KindCounts, Snapshot};
+use super::snapshot::{Gauges, KindCounts, Snapshot, TopicCounts};
+use crate::model::outbox::TopicNews;
 use crate::model::time::Wall;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ pub struct Counters(Mutex<Inner>);
 #[derive(Debug, Default)]
 struct Inner {
     kinds: BTreeMap<String, Kind>,
+    topics: BTreeMap<String, TopicCounts>,
     commits: Histogram<{ COMMITS.len() }>,
 }
 
@@ -60,6 +62,17 @@ impl Counters {
             }
         }
     }
+    /// Shows a topic with zeros, before anything happens.
+    pub fn topic(&self, topic: &str) {
+        self.0.lock().topics.entry(topic.to_owned()).or_default();
+    }
+    /// Adds what became durable about topics of the outbox.
+    pub fn outbox(&self, news: &[TopicNews]) {
+        let mut inner = self.0.lock();
+        for TopicNews { topic, news } in news {
+            inner.topics.entry(topic.clone()).or_default().add(news);
+        }
+    }
     /// Adds a duplicate that was recognised.
     pub fn duplicate(&self, kind: &str, at: Duplicate) {
         self.0.lock().kind(kind).duplicates.add(at as usize);
@@ -77,6 +90,7 @@ impl Counters {
             at_ms: now.0,
             all: KindCounts::of(&all),
             kinds: inner.kinds.iter().map(|(name, kind)| (name.clone(), KindCounts::of(kind))).collect(),
+            topics: inner.topics.clone(),
             store_commit_duration_seconds: inner.commits.show(&COMMITS),
             gauges,
         }

@@ -103,6 +103,19 @@ pub fn warning(text: &str) {
     quietly(|| tracing::warn!(target: TARGET, "{}", Value(text)));
 }
 
+/// A message of the outbox does not go out by itself any more.
+pub fn message_stuck(topic: &str, id: &str, why: &str, blocks: bool) {
+    let then = if blocks { "its key waits behind it" } else { "the messages behind it go on" };
+    quietly(|| {
+        tracing::warn!(
+            target: TARGET,
+            topic = %Value(topic),
+            id = %Value(id),
+            "a message is stuck: {why}; {then}; look at jobs.outbox().stuck(..), then retry or discard it"
+        );
+    });
+}
+
 /// An app closure keeps the one write transaction, so nothing else can commit.
 pub fn writer_held(held_ms: u64) {
     tracing::warn!(

@@ -19,9 +19,10 @@ pub use counters::{Counters, Duplicate};
 pub use histogram::{Bucket, Durations};
 pub use line::{AttemptLine, BadLine, GaveBack, parse_line};
 pub use proof_log::{ProofLog, Sink};
-pub use snapshot::{Gauges, KindCounts, Snapshot};
+pub use snapshot::{Gauges, KindCounts, Snapshot, TopicCounts, TopicGauges};
 pub use stamp::Zone;
 
+use crate::model::outbox::{News, TopicNews};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Everybody who is told.
@@ -39,6 +40,22 @@ impl Observer {
     /// What was counted so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+    /// Tells what one commit made true about topics of the outbox.
+    pub fn outbox(&self, news: &[TopicNews]) {
+        self.counters.outbox(news);
+        for TopicNews { topic, news } in news {
+            match news {
+                News::Dead { id, why, blocks, .. } => events::message_stuck(topic, id, why.says(), *blocks),
+                News::Written
+                | News::Existing
+                | News::Published
+                | News::Failed(_)
+                | News::Retried
+                | News::Discarded
+                | News::Resent => {}
+            }
+        }
     }
     /// Tells what one commit made true, in its order: counted first, then raised as events, then given to the sinks.
     pub fn committed(&self, changes: &[Committed<'_>]) {

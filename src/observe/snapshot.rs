@@ -8,6 +8,7 @@ use super::kind::{Kind, outcome_index};
 use super::line::{CLASSES, GaveBack, OUTCOMES, class_word};
 use crate::model::attempt::Outcome;
 use crate::model::job::State;
+use crate::model::outbox::News;
 use crate::model::time::Wall;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,6 +23,8 @@ pub struct Snapshot {
     pub all: KindCounts,
     /// By kind.
     pub kinds: BTreeMap<String, KindCounts>,
+    /// By topic of the outbox.
+    pub topics: BTreeMap<String, TopicCounts>,
     /// How long commits took.
     pub store_commit_duration_seconds: Durations,
     /// What the store counted.
@@ -47,6 +50,68 @@ pub struct Gauges {
     pub unknown_kinds: BTreeSet<String>,
     /// The size of the database file.
     pub store_size_bytes: u64,
+    /// By topic: what waits in the outbox.
+    pub outbox: BTreeMap<String, TopicGauges>,
+    /// Topics that are paused by themselves.
+    pub paused_topics: BTreeSet<String>,
+}
+
+/// What waits in one topic of the outbox.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct TopicGauges {
+    /// Messages that are not delivered; those put aside are not among them.
+    pub depth: u64,
+    /// Of those, the ones that wait for a person, and their key with them.
+    pub stuck: u64,
+    /// Stuck messages that others have gone past.
+    pub aside: u64,
+    /// The age of the oldest message that is not delivered. Absent if there is none.
+    pub oldest_age_seconds: Option<f64>,
+}
+
+/// The counters of one topic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TopicCounts {
+    /// Messages stored.
+    pub written_total: u64,
+    /// Messages handed in whose id was known: nothing was stored.
+    pub duplicate_suppressed_total: u64,
+    /// Messages marked as delivered, each time they were sent again included.
+    pub published_total: u64,
+    /// Tries that failed, by class.
+    pub failures_total: BTreeMap<&'static str, u64>,
+    /// Messages that came to wait for a person.
+    pub dead_total: u64,
+    /// Stuck messages that a person put on their way again.
+    pub retried_total: u64,
+    /// Stuck messages that a person threw away.
+    pub discarded_total: u64,
+    /// Delivered messages that a person had sent again.
+    pub resent_total: u64,
+}
+
+impl TopicCounts {
+    pub(super) fn add(&mut self, news: &News) {
+        let one = match news {
+            News::Written => &mut self.written_total,
+            News::Existing => &mut self.duplicate_suppressed_total,
+            News::Published => &mut self.published_total,
+            News::Retried => &mut self.retried_total,
+            News::Discarded => &mut self.discarded_total,
+            News::Resent => &mut self.resent_total,
+            News::Failed(class) => self.failures_total.entry(class_word(*class)).or_default(),
+            News::Dead { class, .. } => {
+                if let Some(class) = class {
+                    let failures = self.failures_total.entry(class_word(*class)).or_default();
+                    *failures = failures.saturating_add(1);
+                }
+                &mut self.dead_total
+            }
+        };
+        *one = one.saturating_add(1);
+    }
 }
 
 impl Gauges {
@@ -56,6 +121,13 @@ impl Gauges {
             self.queue_depth.entry(queue.to_owned()).or_insert_with(|| STATES.map(|s| (state_word(s), 0)).into());
         let depth = states.entry(state_word(state)).or_default();
         *depth = depth.saturating_add(n);
+    }
+    /// What waits in a topic: on its way, stuck, put aside; and when the oldest of the first two was committed.
+    pub fn topic(&mut self, topic: &str, (waiting, stuck, aside): (u64, u64, u64), oldest: Option<Wall>, now: Wall) {
+        #[expect(clippy::cast_precision_loss, reason = "an age in ms is exact up to 285,000 years")]
+        let oldest_age_seconds = oldest.map(|at| now.since(at) as f64 / 1e3);
+        let gauges = TopicGauges { depth: waiting.saturating_add(stuck), stuck, aside, oldest_age_seconds };
+        self.outbox.insert(topic.to_owned(), gauges);
     }
     /// The oldest unfinished job of a queue was enqueued at `enqueued`; the older of two wins.
     pub fn oldest(&mut self, queue: &str, enqueued: Wall, now: Wall) {

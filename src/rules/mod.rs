@@ -17,6 +17,7 @@ pub mod letter;
 pub mod lifecycle;
 pub mod look;
 mod moves;
+pub mod outbox;
 mod proof;
 mod recover;
 pub mod retry;

@@ -5,6 +5,7 @@ use super::error::StoreError;
 use crate::model::effect::EffectRecord;
 use crate::model::job::{Codec, Identity, JobRecord, JobRow, Memo};
 use crate::model::letter::{Entry, LetterRecord};
+use crate::model::outbox::{Delivery, Message, OutboxRow, Remembered};
 use crate::model::time::Wall;
 use crate::model::{id::JobKey, id::KindId};
 use bincode::config::{self, Configuration, Limit, LittleEndian, Varint};
@@ -171,6 +172,28 @@ impl Stored for JobRow {
     }
 }
 
+/// The body is copied as it is, as a job's payload.
+impl Stored for OutboxRow {
+    const KIND: u8 = 20;
+    const NAME: &'static str = "message";
+    fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        let Self { message: Message { id, topic, key, kind, body, headers }, committed } = self;
+        write_serde(&(id, topic, key, kind, headers, committed, body.len()), out)?;
+        out.extend_from_slice(body);
+        Ok(())
+    }
+    fn read(bytes: &[u8]) -> Result<Self, String> {
+        type Head = (String, String, String, String, Vec<(String, String)>, Wall, usize);
+        let (head, used) = bincode::serde::decode_from_slice::<Head, _>(bytes, config()).map_err(|e| e.to_string())?;
+        let (id, topic, key, kind, headers, committed, len) = head;
+        let body = bytes.get(used..).unwrap_or_default();
+        if body.len() != len {
+            return Err(format!("a body of {len} bytes is announced, {} are there", body.len()));
+        }
+        Ok(Self { message: Message { id, topic, key, kind, body: body.to_vec(), headers }, committed })
+    }
+}
+
 /// Bytes that mean nothing to the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Raw(pub(super) Vec<u8>);
@@ -208,6 +231,8 @@ stored! {
     Memo = 5 "remembered step";
     Entry = 6 "history entry";
     LetterRecord = 8 "letter";
+    Delivery = 21 "standing of a message";
+    Remembered = 22 "memory of a message";
 }
 
 struct Append<'a>(&'a mut Vec<u8>);
@@ -247,6 +272,9 @@ pub fn decode_anything(bytes: &[u8]) -> usize {
         + one::<Memo>(bytes)
         + one::<Entry>(bytes)
         + one::<LetterRecord>(bytes)
+        + one::<OutboxRow>(bytes)
+        + one::<Delivery>(bytes)
+        + one::<Remembered>(bytes)
         + one::<Raw>(bytes)
         + one::<Pointer>(bytes)
 }

@@ -66,7 +66,7 @@ pub(super) struct Base {
 
 /// Tokens of a process that is not surely known here may be out there: these many epochs are skipped.
 const EPOCHS_SKIPPED: u32 = 16;
-/// And these many job numbers.
+/// And these many job numbers, and numbers of messages in every topic.
 const IDS_SKIPPED: u64 = 1 << 32;
 const LAST_EPOCH: u32 = (1 << (64 - Token::COUNTER_BITS)) - 1;
 
@@ -95,10 +95,12 @@ pub(super) fn open(options: &StoreOptions) -> Result<Base, StoreError> {
     let tx = begin(&db.db, options.commits)?;
     let running = {
         let mut w = Write::new(&tx, next.live, options.limits, Vec::new());
+        w.rows.tables.complete(&tx)?;
         w.set_own_meta(META_EPOCH, &next.epoch.to_le_bytes())?;
         if rewound {
             // In the same commit that lets the sidecar catch up: afterwards nothing else would show it.
             w.put_meta(REWOUND, &[])?;
+            w.skip_message_numbers(IDS_SKIPPED)?;
         }
         w.finish(next.live.round)?;
         w.running()?

@@ -5,6 +5,7 @@ use super::error::StoreError;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId};
 use crate::model::job::{Identity, JobRecord, JobRow};
+use crate::model::outbox::{OutboxRow, Remembered};
 use crate::model::time::Wall;
 use crate::rules::Change;
 use redb::WriteTransaction;
@@ -29,6 +30,10 @@ pub trait Own {
     fn put_identity(&mut self, kind: KindId, key: &str, identity: &Identity) -> Result<(), StoreError>;
     /// An app table was opened for writing.
     fn app_table(&mut self, table: AppTable);
+    /// The memory of a message's id.
+    fn remembered(&mut self, topic: &str, id: &str) -> Result<Option<Remembered>, StoreError>;
+    /// Writes a new message under the next number of its topic.
+    fn add_message(&mut self, row: &OutboxRow, digest: [u8; 16]) -> Result<u64, StoreError>;
     /// Removes the note of when the memory of an intent may go.
     fn remove_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError>;
 }

@@ -113,11 +113,22 @@ macro_rules! tables {
                 Self { $($field: Lazy::new(TableDefinition::new($name)),)* }
             }
         }
+        /// Their names.
+        const NAMES: &[&str] = &[$($name),*];
         impl<'t> Tables<'t, WriteTransaction> {
             /// Opens all of them, which creates them: a reader may count on every one.
             pub(super) fn create(&mut self, tx: &'t WriteTransaction) -> Result<(), StoreError> {
                 $(self.$field.write(tx)?;)*
                 Ok(())
+            }
+            /// Creates those that an older version of the same format did not have yet.
+            pub(super) fn complete(&mut self, tx: &'t WriteTransaction) -> Result<bool, StoreError> {
+                let found: Vec<String> = tx.list_tables()?.map(|t| redb::TableHandle::name(&t).to_owned()).collect();
+                let missing = NAMES.iter().any(|name| !found.iter().any(|f| f == name));
+                if missing {
+                    self.create(tx)?;
+                }
+                Ok(missing)
             }
         }
     };
@@ -156,6 +167,18 @@ tables! {
     tomb: "q/tomb", (u64, Bytes) => ();
     /// Pointer, number from 0: pieces of long values.
     chunk: "q/chunk", (u64, u32) => Bytes;
+    /// Topic -> the highest number handed out in it.
+    topic: "q/topic", &'static str => u64;
+    /// Topic, number: a message as it was handed in.
+    message: "q/message", (&'static str, u64) => Bytes;
+    /// Topic, ordering key, number: messages on their way, and those that their key waits for.
+    unsent: "q/unsent", (&'static str, &'static str, u64) => Bytes;
+    /// Topic, number: stuck messages that nothing waits for.
+    aside: "q/aside", (&'static str, u64) => Bytes;
+    /// Topic, id of a message -> memory of it.
+    sent: "q/sent", (&'static str, &'static str) => Bytes;
+    /// When (ms), topic, id: messages and memories that may go.
+    fade: "q/fade", (u64, &'static str, &'static str) => ();
 }
 
 /// The key of an intent.

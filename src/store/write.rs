@@ -13,6 +13,7 @@ use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId};
 use crate::model::job::{Identity, JobRecord, JobRow, JobState, NEXT_TICKET};
 use crate::model::letter::Entry;
+use crate::model::outbox::{OutboxRow, Remembered};
 use crate::model::time::Wall;
 use crate::rules::{Change, LetterMove};
 use redb::{AccessGuard, Key, ReadableTable, ReadableTableMetadata, WriteTransaction};
@@ -27,7 +28,7 @@ type Bytes = &'static [u8];
 pub struct Write<'t> {
     pub(super) rows: Rows<'t, WriteTransaction>,
     live: Live,
-    limits: Limits,
+    pub(super) limits: Limits,
     /// Writes so far in this transaction, and how many there were when the operation that runs now began.
     touches: u64,
     touches_before_op: u64,
@@ -369,7 +370,7 @@ impl<'t> Write<'t> {
         rows.map(|row| Ok(row?.0.value().1.to_owned())).collect()
     }
     /// Writes one value; a long one in chunks. Chunks of the value that was there before are removed.
-    fn set<'k, K: Key + 'static, T: Stored>(
+    pub(super) fn set<'k, K: Key + 'static, T: Stored>(
         &mut self,
         table: for<'a> fn(&'a mut Tables<'t, WriteTransaction>) -> &'a mut Lazy<'t, WriteTransaction, K, Bytes>,
         key: impl Borrow<K::SelfType<'k>>,
@@ -386,7 +387,7 @@ impl<'t> Write<'t> {
         let old = chunks_of(old);
         old.map_or(Ok(()), |p| self.remove_chunks(p))
     }
-    fn unset<'k, K: Key + 'static>(
+    pub(super) fn unset<'k, K: Key + 'static>(
         &mut self,
         table: for<'a> fn(&'a mut Tables<'t, WriteTransaction>) -> &'a mut Lazy<'t, WriteTransaction, K, Bytes>,
         key: impl Borrow<K::SelfType<'k>>,
@@ -478,6 +479,12 @@ impl Own for Write<'_> {
         self.touch();
         self.app_tables.push(table);
     }
+    fn remembered(&mut self, topic: &str, id: &str) -> Result<Option<Remembered>, StoreError> {
+        (**self).remembered(topic, id)
+    }
+    fn add_message(&mut self, row: &OutboxRow, digest: [u8; 16]) -> Result<u64, StoreError> {
+        Write::add_message(self, row, digest)
+    }
     fn remove_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError> {
         Write::remove_tomb(self, until, kind, key)
     }
@@ -488,6 +495,6 @@ fn chunks_of(old: Option<AccessGuard<'_, Bytes>>) -> Option<Pointer> {
     old.and_then(|v| codec::pointer(v.value()).ok().flatten())
 }
 
-fn at_most(what: &'static str, len: usize, limit: usize) -> Result<(), StoreError> {
+pub(super) fn at_most(what: &'static str, len: usize, limit: usize) -> Result<(), StoreError> {
     if len <= limit { Ok(()) } else { Err(StoreError::TooBig { what, len, limit }) }
 }

@@ -18,6 +18,7 @@ mod kill;
 mod layers;
 mod letters;
 mod model;
+mod outbox;
 mod outlive;
 mod promises;
 mod rig;

@@ -1,0 +1,221 @@
+//! The operations of the outbox on the store: what a delivery came to, and what a person does about a message.
+//!
+//! Each loads, lets the rules decide, and puts; what it remembers belongs to the round's final run and is told after the commit.
+
+use super::core::Core;
+use crate::error::Error;
+use crate::handler::reply::Answer;
+use crate::handler::shared::store_error;
+use crate::model::attempt::Class;
+use crate::model::letter::{Signed, Why};
+use crate::model::outbox::{Act, Delivery, Ending, News, Remembered, Standing, Topic, TopicNews};
+use crate::model::time::Wall;
+use crate::rules::Refusal;
+use crate::rules::outbox::{self, Given, Next};
+use crate::store::{Op, StoreError, Write};
+use std::sync::Arc;
+
+/// A message and what its delivery came to.
+pub(crate) struct Tried {
+    pub(crate) key: String,
+    pub(crate) number: u64,
+    pub(crate) given: Given,
+}
+
+/// Writes what deliveries came to, after the other side has answered.
+pub(crate) struct MarkOp {
+    core: Arc<Core>,
+    topic: String,
+    policy: Topic,
+    tried: Vec<Tried>,
+    news: Vec<TopicNews>,
+    answer: Answer<Result<(), StoreError>>,
+}
+
+impl MarkOp {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        topic: String,
+        policy: Topic,
+        tried: Vec<Tried>,
+        answer: Answer<Result<(), StoreError>>,
+    ) -> Self {
+        Self { core, topic, policy, tried, news: Vec::new(), answer }
+    }
+    fn one(&self, tx: &mut Write<'_>, tried: &Tried) -> Result<Option<News>, StoreError> {
+        let (topic, Tried { key, number, given }) = (&self.topic, tried);
+        let shared = &self.core.shared;
+        let now = shared.now().wall;
+        let delivery = match tx.delivery(topic, key, *number) {
+            Ok(Some(delivery)) => delivery,
+            // Nobody takes a message away that is on its way.
+            Ok(None) => return Ok(None),
+            Err(StoreError::Corrupt { .. }) => Delivery::new(now),
+            Err(e) => return Err(e),
+        };
+        let id = match tx.message(topic, *number) {
+            Ok(Some(row)) => row.message.id,
+            // Its id is in what cannot be read.
+            Ok(None) | Err(StoreError::Corrupt { .. }) => String::new(),
+            Err(e) => return Err(e),
+        };
+        let class = match given {
+            Given::Failed(failure) => Some(failure.class),
+            Given::Taken | Given::TooLate => None,
+        };
+        Ok(Some(match outbox::after(&delivery, given, &self.policy, now, shared.draw()) {
+            Next::Again(delivery) => {
+                tx.put_delivery(topic, key, *number, &delivery)?;
+                News::Failed(class.unwrap_or(Class::Unknown))
+            }
+            Next::Dead(delivery, why) => {
+                tx.put_delivery(topic, key, *number, &delivery)?;
+                let blocks = matches!(delivery.standing, Standing::Dead { blocks: true, .. });
+                News::Dead { id, why, class, blocks }
+            }
+            Next::Published(ended) => {
+                tx.remove_delivery(topic, key, *number)?;
+                // Without its memory there is nothing to mark: a new message with this id would be a new one.
+                if let Some(memory) = remembered(tx, topic, &id)? {
+                    let memory = Remembered { marks: memory.marks.saturating_add(1), ended: Some(ended), ..memory };
+                    tx.put_remembered(topic, &id, &memory)?;
+                }
+                News::Published
+            }
+        }))
+    }
+}
+
+/// A damaged memory stops no delivery.
+fn remembered(tx: &Write<'_>, topic: &str, id: &str) -> Result<Option<Remembered>, StoreError> {
+    match tx.remembered(topic, id) {
+        Err(StoreError::Corrupt { .. }) => Ok(None),
+        other => other,
+    }
+}
+
+impl Op for MarkOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.news.clear();
+        for tried in &self.tried {
+            if let Some(news) = self.one(tx, tried)? {
+                self.news.push(TopicNews { topic: self.topic.clone(), news });
+            }
+        }
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        if result.is_ok() {
+            self.core.shared.report.outbox(&self.news);
+        }
+        self.answer.send(result);
+    }
+}
+
+/// What a person wants done about a message.
+#[derive(Clone, Debug)]
+pub(crate) enum Wish {
+    /// Sends a delivered one again.
+    Resend,
+    /// Puts a stuck one on its way, signed: who, why.
+    Retry(String, String),
+    /// Throws a stuck one away, signed.
+    Discard(String, String),
+}
+
+/// Carries out a wish about one message.
+pub(crate) struct WishOp {
+    pub(crate) core: Arc<Core>,
+    pub(crate) topic: String,
+    pub(crate) id: String,
+    pub(crate) wish: Wish,
+    pub(crate) answer: Answer<Result<(), Error>>,
+    pub(crate) done: Option<Result<News, Error>>,
+}
+
+impl WishOp {
+    fn decide(&self, tx: &mut Write<'_>) -> Result<News, Error> {
+        let (topic, id) = (self.topic.as_str(), self.id.as_str());
+        let now = self.core.shared.now().wall;
+        let unknown = || Error::NoMessage { topic: topic.to_owned(), id: id.to_owned() };
+        let mut memory = tx.remembered(topic, id)?.ok_or_else(unknown)?;
+        let (key, number) = (memory.key.clone(), memory.number);
+        let delivery = match tx.delivery(topic, &key, number) {
+            Err(StoreError::Corrupt { what }) => Some(damaged(what, now)),
+            other => other?,
+        };
+        let policy = self.core.relays.policy(topic).cloned().unwrap_or_default();
+        let sign = |memory: &mut Remembered, act, who: &str, why: &str| {
+            memory.acts.push((act, Signed { who: who.to_owned(), why: why.to_owned(), at: now }));
+        };
+        let news = match (&self.wish, delivery) {
+            (Wish::Resend, None) => {
+                let kept = tx.message(topic, number)?.is_some();
+                tx.put_delivery(topic, &key, number, &outbox::resend(&memory, kept, now)?)?;
+                memory.ended = None;
+                News::Resent
+            }
+            (Wish::Resend, Some(_)) => {
+                return Err(Refusal::NotAChoice(
+                    "only a delivered message can be sent again, and this one is not delivered, or is being sent again already"
+                        .to_owned(),
+                )
+                .into());
+            }
+            (Wish::Retry(..) | Wish::Discard(..), None) => {
+                let how = match memory.ended.map(|e| e.how) {
+                    Some(Ending::Published) => "it was delivered",
+                    Some(Ending::Discarded) => "it was thrown away",
+                    None => "it is not on its way",
+                };
+                return Err(Refusal::NotAChoice(format!("the message is not stuck: {how}")).into());
+            }
+            (Wish::Retry(who, why), Some(delivery)) => {
+                tx.put_delivery(topic, &key, number, &outbox::retry(&delivery, now)?)?;
+                sign(&mut memory, Act::Retried, who, why);
+                News::Retried
+            }
+            (Wish::Discard(who, why), Some(delivery)) => {
+                memory.ended = Some(outbox::discard(&delivery, &policy, now)?);
+                tx.remove_delivery(topic, &key, number)?;
+                sign(&mut memory, Act::Discarded, who, why);
+                News::Discarded
+            }
+        };
+        tx.put_remembered(topic, id, &memory)?;
+        Ok(news)
+    }
+}
+
+/// Where a message stands whose standing cannot be read: a person may still say what becomes of it.
+fn damaged(what: String, now: Wall) -> Delivery {
+    let why = Why::Unreadable;
+    let standing = Standing::Dead { why, at: now, blocks: true };
+    Delivery { standing, error: Some(what), ..Delivery::new(now) }
+}
+
+impl Op for WishOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        match self.decide(tx) {
+            Err(Error::Store(e)) => Err(e),
+            other => {
+                self.done = Some(other);
+                Ok(())
+            }
+        }
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        match (result, self.done) {
+            (Ok(()), Some(Ok(news))) => {
+                self.core.shared.report.outbox(&[TopicNews { topic: self.topic, news }]);
+                self.answer.send(Ok(()));
+            }
+            (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),
+            (Ok(()), None) => {}
+            (Err(e), _) => self.answer.send(Err(store_error(e))),
+        }
+    }
+    fn unknown(&mut self) {
+        self.answer.send(Err(Error::Unknown));
+    }
+}

@@ -1,0 +1,130 @@
+//! What people do: pause, resume, retry, discard, send again. Signed where something is decided, and kept.
+
+use super::super::ground::{DAY, HOUR, MINUTE, PATIENCE};
+use super::broker::{World, steps};
+use super::send;
+use onceward::{Act, Ending, Error, Fail, OnStuck, Outboxed, Scope};
+
+/// Paused: nothing of the topic goes out, also after a restart, until it is resumed; other topics go on. "Everything" includes it.
+#[test]
+fn a_paused_topic_waits_also_after_a_restart() {
+    let mut world = World::new();
+    let jobs = world.start(&["t", "u"]);
+    jobs.pause(Scope::topic("t"), "the receiver migrates").unwrap();
+    send(&jobs, "t", "t", "a");
+    send(&jobs, "u", "u", "b");
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), ["b"]);
+    world.kill(jobs);
+    let jobs = world.start(&["t", "u"]);
+    world.pass(&jobs, HOUR);
+    assert_eq!(world.broker.ids(), ["b"]);
+    assert_eq!(jobs.pauses(), [(Scope::topic("t"), "the receiver migrates".to_owned())]);
+    let topic = jobs.outbox().topics().unwrap().into_iter().find(|t| t.topic == "t").unwrap();
+    assert_eq!((topic.depth, topic.paused.as_deref()), (1, Some("the receiver migrates")));
+    assert!(jobs.snapshot().unwrap().gauges.paused_topics.contains("t"));
+    jobs.pause(Scope::All, "everything").unwrap();
+    jobs.resume(Scope::topic("t")).unwrap();
+    send(&jobs, "u", "u", "c");
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), ["b"]);
+    jobs.resume(Scope::All).unwrap();
+    world.settle(&jobs);
+    let mut ids = world.broker.ids();
+    ids.sort();
+    assert_eq!(ids, ["a", "b", "c"]);
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+/// Nobody decides in secret: who and why are required, kept with the act and told with the message, also after a restart.
+#[test]
+fn retry_and_discard_are_signed_and_kept() {
+    let mut world = World::new();
+    let start = |world: &World| world.start_with(&["t"], |b| b.topic("t", steps()));
+    let jobs = start(&world);
+    world.broker.fail("bad", 2, || Fail::permanent("no such street"));
+    send(&jobs, "t", "t", "bad");
+    send(&jobs, "t", "t", "good");
+    world.settle(&jobs);
+    let outbox = jobs.outbox();
+    for (who, why) in [("", "why"), ("ana", " ")] {
+        assert!(matches!(outbox.retry("t", "bad", who, why), Err(Error::Refused(_))));
+        assert!(matches!(outbox.discard("t", "bad", who, why), Err(Error::Refused(_))));
+    }
+    assert!(matches!(outbox.retry("t", "never", "ana", "why"), Err(Error::NoMessage { .. })));
+    assert!(matches!(outbox.discard("t", "good", "ana", "why"), Err(Error::Refused(_))), "it is not stuck");
+    outbox.retry("t", "bad", "ana", "the street was added").unwrap();
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), Vec::<String>::new());
+    world.kill(jobs);
+    let jobs = start(&world);
+    world.settle(&jobs);
+    assert_eq!(jobs.outbox().stuck("t", 9).unwrap().len(), 1);
+    jobs.outbox().discard("t", "bad", "ben", "the customer moved away").unwrap();
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), ["good"], "what waited behind it goes on");
+    let told = jobs.outbox().find("t", "bad").unwrap().unwrap();
+    let acts: Vec<_> = told.acts.iter().map(|(act, s)| (*act, s.who.as_str(), s.why.as_str())).collect();
+    let expected = [(Act::Retried, "ana", "the street was added"), (Act::Discarded, "ben", "the customer moved away")];
+    assert_eq!(acts, expected);
+    assert_eq!((told.ended.map(|e| e.0), told.marks), (Some(Ending::Discarded), 0));
+    assert!(matches!(jobs.outbox().retry("t", "bad", "ana", "again"), Err(Error::Refused(_))));
+    assert!(matches!(jobs.outbox().resend("t", "bad"), Err(Error::Refused(_))));
+    assert_eq!(send(&jobs, "t", "t", "bad"), Outboxed::Existing { number: 1, differs: false }, "its id stays taken");
+    let counts = jobs.snapshot().unwrap().topics["t"].clone();
+    assert_eq!((counts.discarded_total, counts.published_total), (1, 1));
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+/// The receiver lost its disk: a delivered message is sent again with the same id and body, and holds nothing up while it fails.
+#[test]
+fn a_message_is_sent_again_with_the_same_id() {
+    let world = World::new();
+    let jobs = world.start_with(&["t"], |b| b.topic("t", steps()));
+    send(&jobs, "t", "k", "a");
+    world.settle(&jobs);
+    world.broker.fail("a", 1, || Fail::transient("still formatting"));
+    jobs.outbox().resend("t", "a").unwrap();
+    world.settle(&jobs);
+    send(&jobs, "t", "k", "b");
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), ["a", "b"], "the one that is sent again waits alone");
+    assert!(matches!(jobs.outbox().resend("t", "a"), Err(Error::Refused(_))), "it is on its way");
+    world.pass(&jobs, MINUTE);
+    let got = world.broker.got();
+    assert_eq!(world.broker.ids(), ["a", "b", "a"]);
+    assert_eq!(got[0], got[2]);
+    assert_eq!(jobs.outbox().find("t", "a").unwrap().unwrap().marks, 2);
+    assert!(matches!(jobs.outbox().resend("t", "x"), Err(Error::NoMessage { .. })));
+    // Pruned: only its id is known.
+    for _ in 0..10 {
+        world.pass(&jobs, DAY);
+    }
+    assert!(matches!(jobs.outbox().resend("t", "a"), Err(Error::Refused(_))));
+    let known = jobs.outbox().find("t", "a").unwrap().unwrap();
+    assert_eq!((known.message, known.ended.map(|e| e.0)), (None, Some(Ending::Published)));
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+/// A topic that puts stuck messages aside lists them, page by page if there are many, and each can be decided by itself.
+#[test]
+fn messages_put_aside_are_listed_and_decided_one_by_one() {
+    let world = World::new();
+    let jobs = world.start_with(&["t"], |b| b.topic("t", steps().on_stuck(OnStuck::DeadLetter)));
+    for n in 0..7 {
+        world.broker.fail(&format!("m{n}"), 1, || Fail::permanent("no"));
+        send(&jobs, "t", "k", &format!("m{n}"));
+    }
+    world.settle(&jobs);
+    assert_eq!(jobs.outbox().stuck("t", 5).unwrap().len(), 5);
+    assert_eq!(jobs.outbox().stuck("t", 50).unwrap().len(), 7);
+    jobs.outbox().discard("t", "m3", "ana", "old").unwrap();
+    for n in [6, 0] {
+        jobs.outbox().retry("t", &format!("m{n}"), "ana", "try").unwrap();
+        world.settle(&jobs);
+    }
+    assert_eq!(world.broker.ids(), ["m6", "m0"]);
+    let left: Vec<_> = jobs.outbox().stuck("t", 50).unwrap().into_iter().map(|m| m.number).collect();
+    assert_eq!(left, [2, 3, 5, 6]);
+    jobs.shutdown(PATIENCE).unwrap();
+}

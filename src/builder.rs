@@ -11,7 +11,7 @@ use crate::engine::dispatcher::{CLOCK, Dispatcher, Served, ToTasks};
 use crate::engine::idle;
 use crate::engine::ops::{PAUSES, PauseOp, REWOUND, Scope, load_pauses};
 use crate::engine::recover::{self, RecoverOp};
-use crate::engine::relay::{AsyncDeliver, Deliver, Relays};
+use crate::engine::relays::{AsyncDeliver, Deliver, Relays};
 use crate::engine::report::Reporter;
 use crate::engine::wake::TimerHandle;
 use crate::engine::worker;

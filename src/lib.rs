@@ -54,8 +54,8 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | (none) | everything blocking: threads, effects, letters, proof log; no runtime |
-//! | `tokio` | async handlers, performers and probes, on a given runtime or one of our own |
+//! | (none) | everything blocking: threads, effects, letters, outbox, proof log; no runtime |
+//! | `tokio` | async handlers, performers, probes and publishers, on a given runtime or one of our own |
 //! | `jiff` | local UTC offsets in the [`ProofLog`] |
 //! | `testkit` | manual clock, simulated disk, run-until-idle: the module `testkit` |
 //!
@@ -124,3 +124,7 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/outbox.md")]
+struct OutboxPage;

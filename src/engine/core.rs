@@ -53,7 +53,7 @@ pub(crate) struct Core {
     /// Worker threads that were replaced and have not come back: nobody waits for them.
     pub(crate) stuck: AtomicUsize,
     /// Who delivers the outbox.
-    pub(crate) relays: Arc<super::relay::Relays>,
+    pub(crate) relays: Arc<super::relays::Relays>,
 }
 
 /// A handler at work.

@@ -10,6 +10,7 @@ pub(crate) mod ops;
 pub(crate) mod outbox;
 pub(crate) mod recover;
 pub(crate) mod relay;
+pub(crate) mod relays;
 pub(crate) mod report;
 pub(crate) mod timer;
 pub(crate) mod wake;

@@ -6,17 +6,16 @@
 
 use super::core::Core;
 use super::outbox::{MarkOp, Tried};
+use super::relays::{Deliver, Relay, State};
 use crate::handler::effect::{BoxFuture, Caught, panic_text};
 use crate::handler::fail::{Fail, Outcome, cut};
-use crate::handler::publish::Publisher;
 use crate::handler::reply::{Waited, answer};
 use crate::handler::shared::{Bridge, Phase};
 use crate::model::attempt::{Class, Failure};
-use crate::model::outbox::{Delivery, Message, Standing, Topic};
+use crate::model::outbox::{Delivery, Message, Standing};
 use crate::model::time::{Mono, Now, Wall};
 use crate::rules::outbox::{self, Given, Look};
 use crate::store::{Lane, StoreError, View};
-use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -26,109 +25,6 @@ use std::time::Duration;
 const BATCH_BYTES: usize = 4 << 20;
 /// After a read or a mark that failed: the store may be better in a while.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
-
-/// How a topic's messages are handed over.
-pub(crate) enum Deliver {
-    Blocking(Box<dyn Publisher>),
-    Async(AsyncDeliver),
-}
-
-/// An async publisher, type-erased.
-pub(crate) type AsyncDeliver = Box<dyn Fn(Vec<Message>) -> BoxFuture<Vec<Outcome<()>>> + Send + Sync>;
-
-/// All relays of one queue.
-pub(crate) struct Relays(Vec<Relay>);
-
-struct Relay {
-    topic: String,
-    policy: Topic,
-    deliver: Deliver,
-    state: Mutex<State>,
-    woken: Condvar,
-}
-
-#[derive(Default)]
-struct State {
-    /// Somebody has something for it.
-    wanted: bool,
-    /// It looks, delivers or marks.
-    working: bool,
-    /// It delivers or marks: a shutdown waits for that.
-    calling: bool,
-    stopping: bool,
-    /// The timer will wake it at this instant.
-    armed: Option<Mono>,
-    /// Looks so far, for the tests.
-    looks: u64,
-}
-
-impl Relays {
-    pub(crate) fn new(topics: Vec<(String, Topic, Deliver)>) -> Self {
-        let relay = |(topic, policy, deliver)| {
-            // At first everything is looked at that an earlier process left.
-            let state = State { wanted: true, ..State::default() };
-            Relay { topic, policy, deliver, state: Mutex::new(state), woken: Condvar::new() }
-        };
-        Self(topics.into_iter().map(relay).collect())
-    }
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-    pub(crate) fn topics(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|r| r.topic.as_str())
-    }
-    /// The policy of a topic that has a publisher here.
-    pub(crate) fn policy(&self, topic: &str) -> Option<&Topic> {
-        self.0.iter().find(|r| r.topic == topic).map(|r| &r.policy)
-    }
-    /// A message was written, or may go on.
-    pub(crate) fn wake(&self, topic: &str) {
-        self.0.iter().filter(|r| r.topic == topic).for_each(Relay::wake);
-    }
-    /// The timer has come to an instant that the relay asked for.
-    pub(crate) fn ring(&self, nth: usize) {
-        if let Some(relay) = self.0.get(nth) {
-            relay.state.lock().armed = None;
-            relay.wake();
-        }
-    }
-    pub(crate) fn wake_all(&self) {
-        self.0.iter().for_each(Relay::wake);
-    }
-    /// Whether one of them has something to do right now.
-    pub(crate) fn busy(&self) -> bool {
-        self.0.iter().any(|r| {
-            let state = r.state.lock();
-            !state.stopping && (state.wanted || state.working)
-        })
-    }
-    /// How many have handed messages over and not marked them yet.
-    pub(crate) fn calling(&self) -> usize {
-        self.0.iter().filter(|r| r.state.lock().calling).count()
-    }
-    /// Nothing more is taken; what was handed over is still marked.
-    pub(crate) fn stop(&self) {
-        for relay in &self.0 {
-            relay.state.lock().stopping = true;
-            relay.woken.notify_all();
-        }
-    }
-    /// How often a topic's relay has looked for messages.
-    #[cfg(feature = "testkit")]
-    pub(crate) fn looks(&self, topic: &str) -> u64 {
-        self.0.iter().filter(|r| r.topic == topic).map(|r| r.state.lock().looks).sum()
-    }
-}
-
-impl Relay {
-    fn wake(&self) {
-        self.state.lock().wanted = true;
-        self.woken.notify_all();
-    }
-    fn stopping(&self) -> bool {
-        self.state.lock().stopping
-    }
-}
 
 /// Spawns the thread of one topic.
 pub(crate) fn spawn(core: Arc<Core>, nth: usize) -> std::io::Result<std::thread::JoinHandle<()>> {

@@ -1,6 +1,6 @@
 //! Changes, after their commit: counters, one log line per attempt, who waits for a job, what the timer has to know.
 
-use super::relay::Relays;
+use super::relays::Relays;
 use super::wake::TimerHandle;
 use crate::handler::shared::{Changed, Report, Suppressed};
 use crate::model::fact::Fact;

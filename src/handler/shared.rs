@@ -4,7 +4,6 @@ use super::calls::Calls;
 use super::effect::BoxFuture;
 use super::kinds::Kinds;
 use super::trust::Trust;
-use super::tx::Did;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::model::Limits;
@@ -102,6 +101,14 @@ impl Changed {
     pub(crate) fn new(kind: Arc<str>, queue: &'static str, key: JobKey, change: Change) -> Self {
         Self { kind, queue, key, change, waited_ms: None, line: None }
     }
+}
+
+/// What a transaction has done, to be told after its commit.
+#[derive(Default)]
+pub(crate) struct Did {
+    pub(crate) changes: Vec<Changed>,
+    pub(crate) suppressed: Vec<&'static str>,
+    pub(crate) outbox: Vec<TopicNews>,
 }
 
 /// What the log line of an attempt says beside the facts.

@@ -2,8 +2,8 @@
 
 use super::ops::{AppDone, run_app};
 use super::reply::{Answer, Reply, answer};
-use super::shared::{Shared, store_error};
-use super::tx::{Did, Tx};
+use super::shared::{Did, Shared, store_error};
+use super::tx::Tx;
 use crate::error::Error;
 use crate::handler::fail::Fail;
 use crate::store::{Op, StoreError, Write};

@@ -3,7 +3,7 @@
 use super::enqueue::{self, Spec};
 use super::job::Job;
 use super::outbox::{self, Outgoing};
-use super::shared::{Changed, Shared};
+use super::shared::{Changed, Did, Shared};
 use crate::error::Error;
 use crate::model::job::Enqueued;
 use crate::model::outbox::{Outboxed, TopicNews};
@@ -25,14 +25,6 @@ pub struct Tx<'t> {
     /// The kind of the job whose handler this is; empty outside of one.
     from: String,
     outbox: Vec<TopicNews>,
-}
-
-/// What a transaction has done, to be told after its commit.
-#[derive(Default)]
-pub(crate) struct Did {
-    pub(crate) changes: Vec<Changed>,
-    pub(crate) suppressed: Vec<&'static str>,
-    pub(crate) outbox: Vec<TopicNews>,
 }
 
 impl<'t> Tx<'t> {

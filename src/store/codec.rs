@@ -315,6 +315,11 @@ mod tests {
             prune: Some(Wall(5)),
         };
         assert_eq!(decode::<StateRow>(&encoded(&state)).unwrap(), state);
+        let mut message = Message::new("orders.paid", "order/1/paid", b"{\"cents\":5}".to_vec());
+        message.headers = vec![("traceparent".to_owned(), "00-1-2-01".to_owned())];
+        let message = OutboxRow { message, committed: Wall(6) };
+        assert_eq!(decode::<OutboxRow>(&encoded(&message)).unwrap(), message);
+        assert!(decode::<JobRow>(&encoded(&message)).unwrap_err().contains("kind 20"));
         let pointer_bytes = encoded(&Pointer { id: 7, len: 9_000 });
         assert_eq!(pointer(&pointer_bytes).unwrap(), Some(Pointer { id: 7, len: 9_000 }));
         assert_eq!(pointer(&bytes).unwrap(), None);

@@ -6,6 +6,7 @@ use super::error::StoreError;
 use super::read::Rows;
 use super::schema::Source;
 use super::write::{Write, at_most};
+use crate::model::letter::Why;
 use crate::model::outbox::{Delivery, OutboxRow, Remembered, Standing};
 use crate::model::time::Wall;
 use redb::ReadableTable;
@@ -159,14 +160,9 @@ impl<S: Source> Rows<'_, S> {
 
 /// Where a message whose standing is damaged stands: it waits for a person.
 fn unreadable(e: StoreError) -> Result<Delivery, StoreError> {
-    match e {
-        StoreError::Corrupt { what } => {
-            let standing =
-                Standing::Dead { why: crate::model::letter::Why::Unreadable, at: Wall(u64::MAX), blocks: true };
-            Ok(Delivery { standing, error: Some(what), ..Delivery::new(Wall(u64::MAX)) })
-        }
-        other => Err(other),
-    }
+    let StoreError::Corrupt { what } = e else { return Err(e) };
+    let standing = Standing::Dead { why: Why::Unreadable, at: Wall(u64::MAX), blocks: true };
+    Ok(Delivery { standing, error: Some(what), ..Delivery::new(Wall(u64::MAX)) })
 }
 
 impl Write<'_> {

@@ -27,7 +27,7 @@ kind!(Order = "order");
 fn send(jobs: &Jobs, topic: &'static str, key: &str, id: &str) -> Outboxed {
     let (key, id) = (key.to_owned(), id.to_owned());
     jobs.transact(move |tx| {
-        tx.open_table(ROWS).map_err(Error::from)?.insert(id.as_str(), 1).map_err(|e| Error::App(e.to_string()))?;
+        tx.open_table(ROWS)?.insert(id.as_str(), 1).map_err(|e| Error::App(e.to_string()))?;
         tx.send(Outgoing::new(topic, id.as_str(), &id).key(key.as_str()))
     })
     .unwrap()

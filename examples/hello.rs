@@ -1,6 +1,6 @@
 //! The smallest use: a kind, a handler, an intent that is enqueued twice and runs once.
 
-use onceward::prelude::*;
+use onceward::{Builder, prelude::*};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -16,14 +16,17 @@ impl Job for Greet {
     }
 }
 
+/// What is registered: also what the safety card in JOB-SAFETY.md is rendered from.
+pub(crate) fn registered(builder: Builder) -> Builder {
+    builder.on(|cx, job: Greet| {
+        println!("hello {} (attempt {})", job.name, cx.attempt());
+        Ok(())
+    })
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = std::env::temp_dir().join(format!("hello-{}.redb", std::process::id()));
-    let jobs = Jobs::open(&file)
-        .on(|cx, job: Greet| {
-            println!("hello {} (attempt {})", job.name, cx.attempt());
-            Ok(())
-        })
-        .start()?;
+    let jobs = registered(Jobs::open(&file)).start()?;
     let first = jobs.enqueue(&Greet { name: "ada".into() })?;
     let again = jobs.enqueue(&Greet { name: "ada".into() })?;
     assert_eq!(first.id(), again.id()); // the same intent is the same job

@@ -89,7 +89,12 @@ fn observations() -> Result<Vec<(&'static str, u64)>, AnyError> {
 
 fn open(dir: &Path) -> Result<Jobs, AnyError> {
     let log = ProofLog::open(dir.join("proof.log"))?;
-    Ok(Jobs::open(dir.join("fred.redb")).on(ingest).sink(log).start()?)
+    Ok(registered(Jobs::open(dir.join("fred.redb"))).sink(log).start()?)
+}
+
+/// What is registered: also what the safety card in JOB-SAFETY.md is rendered from.
+pub(crate) fn registered(builder: onceward::Builder) -> onceward::Builder {
+    builder.on(ingest)
 }
 
 // ---- the child: it ingests until it is killed, or done --------------------------------------------------------------------------

@@ -4,6 +4,8 @@
 #[cfg(feature = "testkit")]
 use crate::clock::Clock;
 use crate::clock::SystemClock;
+use crate::desk::alert::{self, Alert, Listener};
+use crate::engine::alerts::{self, ALERTS, Alarms};
 #[cfg(feature = "tokio")]
 use crate::engine::bridge::Handle;
 use crate::engine::core::{Core, Pool, Pooled};
@@ -31,7 +33,7 @@ use crate::handler::trust::{Marks, Trust};
 use crate::jobs::{Jobs, Tasks};
 use crate::model::id::{IdempotencyKey, JobId, KindId};
 use crate::model::outbox::Topic;
-use crate::observe::{Observer, Sink, events};
+use crate::observe::{AlertRules, Observer, SafetyCards, Sink, events};
 use crate::store::{Commits, Lane, Place, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -59,6 +61,8 @@ pub struct Builder {
     boot: [u8; 16],
     nonce: u64,
     seed: Option<u64>,
+    listeners: Vec<Listener>,
+    alert_rules: AlertRules,
 }
 
 impl Builder {
@@ -79,6 +83,8 @@ impl Builder {
             boot: recover::boot_id(),
             nonce: recover::process_nonce(),
             seed: None,
+            listeners: Vec::new(),
+            alert_rules: AlertRules::default(),
         }
     }
 
@@ -198,6 +204,18 @@ impl Builder {
         self.sinks.push(Box::new(sink));
         self
     }
+    /// Who is told that a person is needed: the moment a dead letter is created, with its question, and when one of the
+    /// [`alert_rules`](Self::alert_rules) begins or ceases to speak. Called on a thread of its own, one alert after the other,
+    /// after the commit; it may pause what the alert is about, and may take its time. Several callbacks are all called.
+    pub fn on_alert(mut self, f: impl Fn(&Alert) + Send + Sync + 'static) -> Self {
+        self.listeners.push(Box::new(f));
+        self
+    }
+    /// When the rules speak; the defaults are on as soon as there is somebody to tell.
+    pub fn alert_rules(mut self, rules: AlertRules) -> Self {
+        self.alert_rules = rules;
+        self
+    }
     /// Another clock.
     #[cfg(feature = "testkit")]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -216,6 +234,16 @@ impl Builder {
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
+    }
+
+    /// The safety cards of what is registered so far: nothing is opened or started. A test renders them and compares the
+    /// committed file (`testkit::check_safety_file`).
+    ///
+    /// # Errors
+    /// [`Error::Setup`] for a setup that [`start`](Self::start) would refuse: its cards would promise what cannot run.
+    pub fn safety_cards(&self) -> Result<SafetyCards, Error> {
+        self.registry.check(self.key_scope.as_deref(), &self.options.limits)?;
+        Ok(crate::engine::cards::cards(&self.registry))
     }
 
     /// Checks the setup, opens the file, recovers what a dead process left behind, and starts the threads.
@@ -238,9 +266,15 @@ impl Builder {
             observer.counters().register(kind.name, kind.rules.effects.iter().map(|c| c.name()));
         }
         relays.topics().for_each(|topic| observer.counters().topic(topic));
-        let reporter = Arc::new(Reporter::new(timer.clone(), clock.clone(), relays.clone(), observer));
-        let (marks, pauses, rewound) =
-            store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some())))?;
+        let (marks, pauses, rewound, alerts) =
+            store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS)?)))?;
+        let (alarms, words) = if self.listeners.is_empty() {
+            (None, None)
+        } else {
+            let (alarms, words) = Alarms::new(self.alert_rules, alerts.as_deref(), timer.clone());
+            (Some(alarms), Some(words))
+        };
+        let reporter = Arc::new(Reporter::new(timer.clone(), clock.clone(), relays.clone(), observer, alarms.clone()));
         let marks = marks.and_then(|m| Marks::from_bytes(&m));
         let kept = marks.unwrap_or_default();
         if crate::engine::aborts_on_panic() {
@@ -284,6 +318,8 @@ impl Builder {
             stuck: AtomicUsize::new(0),
             relays,
             cancels: Mutex::default(),
+            checks: Mutex::default(),
+            alarms,
         });
         let (weak, waiting) = (Arc::downgrade(&core), reporter.clone());
         store.on_event(Box::new(move |e| {
@@ -319,6 +355,9 @@ impl Builder {
         // From here on the hook and the store hold each other: an early return has to go through the end of a queue, too, or the
         // file would stay locked.
         let queue = Jobs::of(core, reporter, timer, bridge);
+        if let Some(words) = words {
+            alerts::spawn(words, alert::teller(shared, self.listeners)).map_err(|e| Error::Store(e.into()))?;
+        }
         let begun = crate::engine::spawn(&queue.0.core, told, &jobs, abort, workers, &mut queue.0.threads.lock());
         begun.map_err(|e| Error::Store(e.into()))?;
         clock.subscribe(Box::new(move || tick.tick(None)));

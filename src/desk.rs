@@ -1,17 +1,24 @@
 //! The face for people: dead letters, their questions, and decisions. Only valid choices; every act signed and kept.
 
+pub(crate) mod alert;
+pub(crate) mod check;
+pub(crate) mod replay;
+pub(crate) mod trash;
+
 use crate::engine::core::Core;
 use crate::engine::ops::named;
 use crate::error::Error;
 use crate::handler::reply::{Answer, answer};
-use crate::handler::shared::{Changed, InsideTransaction, store_error};
+use crate::handler::shared::{Changed, InsideTransaction, Shared, store_error};
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, EffectState, Risk, Stored};
 use crate::model::id::{EffectId, JobId};
+use crate::model::job::{JobRow, Memo};
 use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
 use crate::model::time::Wall;
 use crate::rules::Refusal;
 use crate::rules::letter::{self, Choice as Valid};
+use crate::rules::review::{self, Second};
 use crate::store::{Lane, Op, StoreError, View, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -32,6 +39,10 @@ pub struct DeadLetter {
     questions: Vec<Question>,
     choices: Vec<Choice>,
     history: Vec<Entry>,
+    steps: Vec<String>,
+    checkable: Vec<EffectId>,
+    proposed: Option<(Verdict, Signed)>,
+    two: bool,
 }
 
 /// One effect of a letter's job, as a person sees it.
@@ -121,6 +132,22 @@ impl DeadLetter {
     pub fn choices(&self) -> &[Choice] {
         &self.choices
     }
+    /// Steps and commits that are remembered, in order: it can be run again from one of them.
+    pub fn steps(&self) -> &[String] {
+        &self.steps
+    }
+    /// Effects about which the provider can be asked again: [`Jobs::check_again`].
+    pub fn can_check(&self) -> &[EffectId] {
+        &self.checkable
+    }
+    /// Two people have to decide this: [`Policy::second_person_above`](crate::Policy::second_person_above).
+    pub fn needs_second_person(&self) -> bool {
+        self.two
+    }
+    /// What one person decided already, where two have to: it waits for another one to decide the same.
+    pub fn proposed(&self) -> Option<(&Verdict, &Signed)> {
+        self.proposed.as_ref().map(|(verdict, signed)| (verdict, signed))
+    }
     /// What happened to the job, oldest first.
     pub fn history(&self) -> &[Entry] {
         &self.history
@@ -187,7 +214,12 @@ impl Decision {
     pub fn handled_outside() -> Self {
         Self::new(Verdict::HandledOutside)
     }
-    /// Throw it away.
+    /// Run it again from a remembered step or commit: it and everything remembered after it is forgotten (into the history) and
+    /// done anew, commits to app tables too; effects are never forgotten. Refused while nobody knows about an effect.
+    pub fn replay_from(step: &str) -> Self {
+        Self::new(Verdict::ReplayFrom { step: step.to_owned() })
+    }
+    /// Throw it into the trash: [`Jobs::restore`] brings it back until its rows are pruned (30 days, 90 for risky kinds).
     pub fn discard() -> Self {
         Self::new(Verdict::Discard)
     }
@@ -266,19 +298,20 @@ impl Jobs {
         shared.may_call()?;
         Ok(shared.store.read(|v| v.effects(id))?.iter().map(line).collect())
     }
-    /// Carries out a person's decision, signed, in one commit.
+    /// Carries out a person's decision, signed, in one commit. Where two people have to decide, the first one's decision is kept
+    /// and waits for the second.
     ///
     /// # Errors
-    /// Refused if the letter changed since it was shown, if it is not one of the valid choices, if unresolved effects need an
+    /// Refused if the letter changed since it was shown, which says what has happened since, if it is not one of the valid choices, if unresolved effects need an
     /// answer first, or if who or why is missing.
-    pub fn decide(&self, letter: &DeadLetter, decision: Decision) -> Result<(), Error> {
+    pub fn decide(&self, letter: &DeadLetter, decision: Decision) -> Result<Decided, Error> {
         self.submit_decision(letter, decision)?.wait().unwrap_or(Err(Error::ShutDown))
     }
     /// [`decide`](Self::decide), awaited.
     ///
     /// # Errors
     /// As there.
-    pub async fn decide_async(&self, letter: &DeadLetter, decision: Decision) -> Result<(), Error> {
+    pub async fn decide_async(&self, letter: &DeadLetter, decision: Decision) -> Result<Decided, Error> {
         let reply = self.submit_decision(letter, decision)?;
         reply.await.unwrap_or(Err(Error::ShutDown))
     }
@@ -287,25 +320,18 @@ impl Jobs {
         &self,
         letter: &DeadLetter,
         decision: Decision,
-    ) -> Result<crate::handler::reply::Reply<Result<(), Error>>, Error> {
+    ) -> Result<crate::handler::reply::Reply<Result<Decided, Error>>, Error> {
         let shared = self.shared();
         shared.may_call()?;
-        let limits = &shared.limits;
-        for (what, text) in [("name of the person who decides", &decision.who), ("reason", &decision.why)] {
-            if text.trim().is_empty() {
-                return Err(Refusal::NotAChoice(format!("the {what} is missing: sign it with .by(who, why)")).into());
-            }
-            if text.len() > limits.error_text {
-                return Err(Error::TooBig { what: "reason or name", len: text.len(), limit: limits.error_text });
-            }
-        }
+        let signed = sign(shared, decision.who, decision.why)?;
         let (tell, reply) = answer();
         let op = DecideOp {
             core: self.0.core.clone(),
             job: letter.job,
             shown: letter.revision,
             verdict: decision.verdict,
-            signed: Signed { who: decision.who, why: decision.why, at: shared.now().wall },
+            signed,
+            lines: letter.history.len(),
             answer: tell,
             done: None,
         };
@@ -314,35 +340,85 @@ impl Jobs {
     }
 
     fn read_letter(&self, id: JobId) -> Result<Option<DeadLetter>, Error> {
-        let shared = self.shared();
-        let found = shared.store.read(|v| load(v, id))?;
-        let Some((row, record, letter, effects, history)) = found else { return Ok(None) };
-        let kind = shared.kind_name(row.kind).to_string();
-        let choices = letter::choices(&letter, &effects).iter().map(|c| describe(c, &effects)).collect();
-        Ok(Some(DeadLetter {
-            job: id,
-            revision: record.revision,
-            kind,
-            key: row.key.to_string(),
-            title: row.title,
-            why: letter.why,
-            error: letter.error,
-            created: letter.created,
-            attempts: record.attempts,
-            ledger: effects.iter().map(line).collect(),
-            questions: letter.questions,
-            choices,
-            history,
-        }))
+        read_letter(self.shared(), id)
     }
 }
 
-type Loaded = (crate::model::job::JobRow, crate::model::job::JobRecord, LetterRecord, Vec<EffectRecord>, Vec<Entry>);
+fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> {
+    let found = shared.store.read(|v| load(v, id))?;
+    let Some((row, record, letter, effects, history, mut memos)) = found else { return Ok(None) };
+    let two = {
+        // The stake is read by the app's code.
+        let _inside = InsideTransaction::enter();
+        two_decide(shared, &row)
+    };
+    let kind = shared.kind_name(row.kind).to_string();
+    memos.sort_by_key(|m| m.number);
+    let valid = letter::choices(&letter, &effects);
+    let mut choices: Vec<Choice> = valid.iter().map(|c| describe(c, &effects)).collect();
+    choices.extend(replays(&valid, &effects, &memos));
+    let can_ask = |e: &&EffectRecord| shared.registry.effect(&e.id.name).is_some_and(|entry| entry.prober.is_some());
+    let checkable = effects.iter().filter(|e| review::may_check(&letter, e)).filter(can_ask).map(|e| e.id.clone());
+    let checkable = checkable.collect();
+    Ok(Some(DeadLetter {
+        job: id,
+        revision: record.revision,
+        kind,
+        key: row.key.to_string(),
+        title: row.title,
+        why: letter.why,
+        error: letter.error,
+        created: letter.created,
+        attempts: record.attempts,
+        ledger: effects.iter().map(line).collect(),
+        questions: letter.questions,
+        choices,
+        history,
+        steps: memos.into_iter().map(|m| m.name).collect(),
+        checkable,
+        proposed: letter.proposed.map(|both| *both),
+        two,
+    }))
+}
+
+/// What two people have to do is done by one, or waits for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Decided {
+    /// It is carried out.
+    Done,
+    /// Two people have to decide this: the decision is kept and waits for another person to decide the same.
+    WaitsForSecond,
+}
+
+/// Who and why, both required: a decision that nobody signed is none.
+fn sign(shared: &Shared, who: String, why: String) -> Result<Signed, Error> {
+    for (what, text) in [("name of the person who decides", &who), ("reason", &why)] {
+        if text.trim().is_empty() {
+            return Err(Refusal::NotAChoice(format!("the {what} is missing: sign it with .by(who, why)")).into());
+        }
+        let limit = shared.limits.error_text;
+        if text.len() > limit {
+            return Err(Error::TooBig { what: "reason or name", len: text.len(), limit });
+        }
+    }
+    Ok(Signed { who, why, at: shared.now().wall })
+}
+
+/// A stale view says what has happened since it was shown: the lines of the history that it did not have.
+fn with_news(refusal: Refusal, history: &[Entry], shown: usize) -> Refusal {
+    if let Refusal::Stale { shown: was, now, .. } = refusal {
+        return Refusal::Stale { shown: was, now, since: history.iter().skip(shown).map(Entry::says).collect() };
+    }
+    refusal
+}
+
+type Loaded = (JobRow, crate::model::job::JobRecord, LetterRecord, Vec<EffectRecord>, Vec<Entry>, Vec<Memo>);
 
 fn load(v: &View<'_>, id: JobId) -> Result<Option<Loaded>, StoreError> {
     let Some(letter) = v.letter(id)? else { return Ok(None) };
     let (Some(row), Some(record)) = (v.job(id)?, v.record(id)?) else { return Ok(None) };
-    Ok(Some((row, record, letter, v.effects(id)?, v.journal(id)?)))
+    Ok(Some((row, record, letter, v.effects(id)?, v.journal(id)?, v.memos(id)?)))
 }
 
 fn line(e: &EffectRecord) -> LedgerLine {
@@ -393,10 +469,42 @@ fn describe(valid: &Valid, effects: &[EffectRecord]) -> Choice {
         },
         Valid::Discard => Choice {
             label: "Discard".into(),
-            will: vec!["the job ends, marked as discarded".into()],
+            will: vec![
+                "the job ends, marked as discarded, and lies in the trash for a while: it can be brought back".into(),
+            ],
             will_not: vec!["nothing of it runs again; what was done stays done".into()],
         },
     }
+}
+
+/// One choice for each remembered step, where running again is a choice at all.
+fn replays(valid: &[Valid], effects: &[EffectRecord], memos: &[Memo]) -> Vec<Choice> {
+    if !valid.contains(&Valid::TryAgain) || effects.iter().any(|e| e.state.is_unresolved()) {
+        return Vec::new();
+    }
+    let done = effects.iter().filter(|e| e.state == EffectState::Confirmed);
+    let done: Vec<String> = done.map(|e| format!("{} is done and is not done again", e.says)).collect();
+    let choice = |memo: &Memo| {
+        let gone = review::forgotten(memos, &memo.name).unwrap_or_default();
+        let word = |m: &Memo| if m.commit { "written to the app's tables again" } else { "worked out again" };
+        Choice {
+            label: format!("Run again from {}", memo.name),
+            will: gone.iter().map(|m| format!("{} is forgotten and {}", m.name, word(m))).collect(),
+            will_not: done.clone(),
+        }
+    };
+    memos.iter().map(choice).collect()
+}
+
+/// Whether two people have to decide about this job.
+fn needs_two(shared: &Shared, tx: &Write<'_>, id: JobId) -> Result<bool, StoreError> {
+    Ok(tx.job(id)?.is_some_and(|row| two_decide(shared, &row)))
+}
+
+fn two_decide(shared: &Shared, row: &JobRow) -> bool {
+    let Some(kind) = shared.registry.kind(&shared.kind_name(row.kind)) else { return false };
+    let Some(limit) = kind.rules.second_person_above else { return false };
+    (kind.stake)(row).is_none_or(|stake| limit == 0 || stake > limit)
 }
 
 /// A decision on its way into the store.
@@ -406,24 +514,55 @@ struct DecideOp {
     shown: u32,
     verdict: Verdict,
     signed: Signed,
-    answer: Answer<Result<(), Error>>,
-    done: Option<Result<Changed, Error>>,
+    /// Lines of history that were shown.
+    lines: usize,
+    answer: Answer<Result<Decided, Error>>,
+    done: Option<Result<(Changed, Decided), Error>>,
 }
 
 impl DecideOp {
-    fn decide(&self, tx: &mut Write<'_>) -> Result<Changed, Error> {
+    fn decide(&self, tx: &mut Write<'_>) -> Result<(Changed, Decided), Error> {
         let shared = &self.core.shared;
         let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
         let Some(letter) = tx.letter(self.job)? else {
+            if self.shown != job.revision {
+                let stale = Refusal::Stale { shown: self.shown, now: job.revision, since: Vec::new() };
+                return Err(with_news(stale, &tx.journal(self.job)?, self.lines).into());
+            }
             return Err(Refusal::WrongState(crate::model::job::State::from(&job.state)).into());
         };
         let effects = tx.effects(self.job)?;
         let verdict = self.rebuilt(&effects);
         let running = |id: &EffectId| shared.calls.running(self.job, id);
         let rules = shared.rules_of(job.kind);
-        let change = letter::decide(&job, &letter, &effects, &verdict, &self.signed, self.shown, &running, rules)?;
+        let decided = match &verdict {
+            Verdict::ReplayFrom { step } => {
+                let memos = tx.memos(self.job)?;
+                let signed = &self.signed;
+                review::replay_from(&job, &letter, &effects, &memos, step, signed, self.shown, &running, rules)
+            }
+            Verdict::Happened { .. }
+            | Verdict::DidNotHappen { .. }
+            | Verdict::TryAgain
+            | Verdict::HandledOutside
+            | Verdict::Discard => {
+                letter::decide(&job, &letter, &effects, &verdict, &self.signed, self.shown, &running, rules)
+            }
+        };
+        let (mut change, mut came) = match decided {
+            Ok(change) => (change, Decided::Done),
+            Err(stale @ Refusal::Stale { .. }) => {
+                return Err(with_news(stale, &tx.journal(self.job)?, self.lines).into());
+            }
+            Err(refusal) => return Err(refusal.into()),
+        };
+        if needs_two(shared, tx, self.job)?
+            && let Second::Waits(first) = review::second(&job, &letter, &verdict, &self.signed)?
+        {
+            (change, came) = (*first, Decided::WaitsForSecond);
+        }
         tx.put(&change)?;
-        Ok(named(tx, shared, change)?)
+        Ok((named(tx, shared, change)?, came))
     }
     /// A reference becomes the result it stands for, if the effect can rebuild it.
     fn rebuilt(&self, effects: &[EffectRecord]) -> Verdict {
@@ -441,7 +580,8 @@ impl DecideOp {
             | Verdict::DidNotHappen { .. }
             | Verdict::TryAgain
             | Verdict::HandledOutside
-            | Verdict::Discard => self.verdict.clone(),
+            | Verdict::Discard
+            | Verdict::ReplayFrom { .. } => self.verdict.clone(),
         }
     }
 }
@@ -460,13 +600,13 @@ impl Op for DecideOp {
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {
-            (Ok(()), Some(Ok(changed))) => {
+            (Ok(()), Some(Ok((changed, came)))) => {
                 // Only now: an undone decision must not make an effect forget when its last call ended.
                 for e in changed.change.effects() {
                     self.core.shared.calls.forget(self.job, &e.id);
                 }
                 self.core.shared.report.changed(&[changed]);
-                self.answer.send(Ok(()));
+                self.answer.send(Ok(came));
             }
             (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),
             (Ok(()), None) => {}

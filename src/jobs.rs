@@ -307,6 +307,10 @@ impl Jobs {
         let shared = self.may_start_work()?;
         crate::engine::snapshot::take(&self.0.reporter.observer, shared)
     }
+    /// The safety cards of every registered kind: what each promises, in six fields. Displayed as Markdown.
+    pub fn safety_cards(&self) -> crate::observe::SafetyCards {
+        crate::engine::cards::cards(&self.shared().registry)
+    }
 
     // ---- control -------------------------------------------------------------------------------------------------------
     /// Pauses, durably: once this returns nothing of the scope is claimed or started until it is resumed, also after a restart.
@@ -437,6 +441,9 @@ impl Inner {
         // Whoever was about to begin a handler has begun it, and is stopped like the others; nobody begins one from here on.
         drop(shared.pauses.write());
         let report = idle::stop(&self.core, at_most);
+        if let Some(alarms) = &self.core.alarms {
+            alarms.stop();
+        }
         self.timer.stop();
         shared.phase.store(Phase::Closed as u8, Ordering::Release);
         let closed = shared.store.clone().close();

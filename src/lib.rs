@@ -86,7 +86,11 @@ pub mod testkit;
 pub mod wheel;
 
 pub use builder::Builder;
-pub use desk::{Choice, DeadLetter, Decision, LedgerLine};
+pub use desk::alert::{Alert, AlertEvent};
+pub use desk::check::{CheckAnswer, Checked};
+pub use desk::replay::{LetterFilter, ReplayPlan, Replayed};
+pub use desk::trash::{Acted, Trashed};
+pub use desk::{Choice, DeadLetter, Decided, Decision, LedgerLine};
 pub use error::{Error, Setup};
 pub use handler::async_cx::AsyncCx;
 pub use handler::cx::{Cx, Stored};
@@ -107,7 +111,9 @@ pub use model::outbox::{Act, Ending, Message, OnStuck, Outboxed, Topic};
 pub use model::policy::{Backoff, Keep, OnInterrupt, Policy};
 pub use model::question::Question;
 pub use model::time::Wall;
-pub use observe::{AttemptLine, ProofLog, Sink, Snapshot};
+pub use observe::{
+    AlertRule, AlertRules, AttemptLine, Firing, ProofLog, RetryRatio, SafetyCard, SafetyCards, Sink, Snapshot,
+};
 pub use outbox::{Outbox, OutboxMessage, TopicState};
 pub use rules::Refusal;
 pub use store::{AppRead, StoreError};

@@ -41,6 +41,8 @@ use crate::clock::Stopwatch;
 use crate::engine::idle::{self, Quiet};
 use crate::error::Error;
 use crate::jobs::Jobs;
+use crate::observe::SafetyCards;
+use std::path::Path;
 use std::time::Duration;
 
 /// Longer than any step of a test may take on a busy machine; reaching it is an error, not a result.
@@ -68,4 +70,86 @@ pub fn run_until_idle(jobs: &Jobs) -> Result<(), Error> {
 /// How often the relay of a topic has looked for messages since the start: an idle one does not look.
 pub fn outbox_looks(jobs: &Jobs, topic: &str) -> u64 {
     jobs.0.core.relays.looks(topic)
+}
+/// The variable that has [`check_safety_file`] write the file instead of comparing it.
+pub const BLESS: &str = "ONCEWARD_BLESS";
+
+/// Compares a committed `JOB-SAFETY.md` with the cards of what is registered, for a test of your own:
+///
+/// ```no_run
+/// # fn builder() -> onceward::Builder { onceward::Jobs::open("app.redb") }
+/// let cards = builder().safety_cards().unwrap();
+/// onceward::testkit::check_safety_file("JOB-SAFETY.md", &cards).unwrap();
+/// ```
+///
+/// # Errors
+/// A text that shows each line that differs and says how to renew the file: run the same test with `ONCEWARD_BLESS=1`, read the
+/// difference in your version control, and commit it if that is what you promise.
+pub fn check_safety_file(path: impl AsRef<Path>, cards: &SafetyCards) -> Result<(), StaleFile> {
+    let path = path.as_ref();
+    let is = cards.to_string();
+    let why = |e: std::io::Error| StaleFile(format!("{} cannot be read or written: {e}", path.display()));
+    if std::env::var_os(BLESS).is_some() {
+        return std::fs::write(path, is).map_err(why);
+    }
+    // Whoever checks out with other line ends has changed nothing.
+    let was = match std::fs::read_to_string(path) {
+        Ok(text) => text.replace("\r\n", "\n"),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(e) => return Err(why(e)),
+    };
+    if was == is {
+        return Ok(());
+    }
+    Err(StaleFile(format!(
+        "{} is not what is registered: run this test again with {BLESS}=1 to renew it, and read what changed before you commit it\n{}",
+        path.display(),
+        difference(&was, &is)
+    )))
+}
+
+/// The committed file and what is registered differ; its text shows how, and how to renew the file.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct StaleFile(String);
+
+/// What `unwrap` prints in a test: the text as it is to be read.
+impl std::fmt::Debug for StaleFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The lines that only one of two texts has, in order, under the heading they belong to.
+fn difference(was: &str, is: &str) -> String {
+    let (old, new): (Vec<&str>, Vec<&str>) = (was.lines().collect(), is.lines().collect());
+    let mut out = Vec::new();
+    // Longest common subsequence; the files have some hundred lines.
+    let mut longest = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
+    for i in (0..old.len()).rev() {
+        for j in (0..new.len()).rev() {
+            longest[i][j] =
+                if old[i] == new[j] { longest[i + 1][j + 1] + 1 } else { longest[i + 1][j].max(longest[i][j + 1]) };
+        }
+    }
+    let (mut i, mut j, mut heading) = (0, 0, None);
+    while i < old.len() || j < new.len() {
+        let same = i < old.len() && j < new.len() && old[i] == new[j];
+        if same {
+            if old[i].starts_with("## ") {
+                heading = Some(old[i]);
+            }
+            (i, j) = (i + 1, j + 1);
+            continue;
+        }
+        out.extend(heading.take().map(|h| format!("  {h}")));
+        if j >= new.len() || (i < old.len() && longest[i + 1][j] >= longest[i][j + 1]) {
+            out.push(format!("- {}", old[i]));
+            i += 1;
+        } else {
+            out.push(format!("+ {}", new[j]));
+            j += 1;
+        }
+    }
+    out.join("\n")
 }

@@ -156,3 +156,10 @@ fn row(screen: &mut Screen, name: &str, seen: &Seen, asked: Option<usize>) {
         seen.kills,
     ));
 }
+
+/// The shop's kinds, for JOB-SAFETY.md: registered as they run, with nobody outside.
+#[allow(dead_code, reason = "a test renders the safety cards from it")]
+pub(crate) fn registered(builder: onceward::Builder) -> onceward::Builder {
+    let crash = crash::Crash::new(&Plan::of(1), &std::env::temp_dir().join("onceward-no-shop"));
+    shop::registered(builder, Outside { payments: 0, warehouse: 0 }, &Arc::new(crash))
+}

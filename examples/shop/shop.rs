@@ -7,7 +7,7 @@ use super::plan::{Order, Point};
 use onceward::observe::AttemptLine;
 use onceward::prelude::*;
 use onceward::redb::TableDefinition;
-use onceward::{Backoff, LookUp, ProofLog, Sink, State};
+use onceward::{Backoff, Builder, LookUp, ProofLog, Sink, State};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -207,14 +207,16 @@ fn happened(called: Result<String, CallError>) -> Outcome<String> {
 }
 
 fn open(child: &Child) -> Result<Jobs, Box<dyn Error>> {
-    let outside: Outside = child.outside;
     let crash = Arc::new(Crash::new(&child.plan, &child.dir));
-    let (charged, reserved, mailed) = (crash.clone(), crash.clone(), crash.clone());
-    let jobs = Jobs::open(file(&child.dir))
+    let builder = Jobs::open(file(&child.dir)).workers(4).sink(ProofLog::open(proof_log(&child.dir))?).sink(ToParent);
+    Ok(registered(builder, child.outside, &crash).start()?)
+}
+
+/// What is registered: also what the safety cards in JOB-SAFETY.md are rendered from.
+pub(crate) fn registered(builder: Builder, outside: Outside, crash: &Arc<Crash>) -> Builder {
+    let (charged, reserved, mailed, completed) = (crash.clone(), crash.clone(), crash.clone(), crash.clone());
+    builder
         .key_scope("shop-demo")
-        .workers(4)
-        .sink(ProofLog::open(proof_log(&child.dir))?)
-        .sink(ToParent)
         .effect(move |c: &Charge, key| {
             let id = happened(outside.charge(c.order, c.cents, Some(key.as_str())))?;
             charged.at(Point::Charged, c.order);
@@ -233,10 +235,8 @@ fn open(child: &Child) -> Result<Jobs, Box<dyn Error>> {
             mailed.at(Point::Mailed, r.order);
             Ok(id)
         })
-        .on(move |cx, CompleteOrder(order)| complete(cx, order, &crash))
+        .on(move |cx, CompleteOrder(order)| complete(cx, order, &completed))
         .on(|cx, SendReceipt { order, mail }| cx.effect(Receipt { order, mail }).map(|_| ()))
-        .start()?;
-    Ok(jobs)
 }
 
 // ---- the process -----------------------------------------------------------------------------------------------------------

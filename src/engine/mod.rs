@@ -2,10 +2,13 @@
 //!
 //! Decisions are made in `rules`; what stands here moves them: from the store to a handler and back.
 
+pub(crate) mod alerts;
 #[cfg(feature = "tokio")]
 pub(crate) mod bridge;
+pub(crate) mod cards;
 pub(crate) mod core;
 pub(crate) mod dispatcher;
+pub(crate) mod look;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 pub(crate) mod recover;

@@ -276,6 +276,7 @@ impl Op for PauseOp {
             // What was paused may be claimed again, and delivered.
             self.shared.store.poke();
             self.shared.report.resumed();
+            self.shared.report.paused();
         }
         self.answer.send(result.map_err(store_error));
     }

@@ -1,5 +1,6 @@
 //! Changes, after their commit: counters, one log line per attempt, who waits for a job, what the timer has to know.
 
+use super::alerts::Alarms;
 use super::relays::Relays;
 use super::wake::TimerHandle;
 use crate::handler::shared::{Changed, Report, Suppressed};
@@ -26,6 +27,7 @@ pub(crate) struct Reporter {
     next: AtomicU64,
     relays: Arc<Relays>,
     pub(crate) observer: Observer,
+    alarms: Option<Arc<Alarms>>,
 }
 
 impl Reporter {
@@ -34,8 +36,9 @@ impl Reporter {
         clock: Arc<dyn crate::clock::Clock>,
         relays: Arc<Relays>,
         observer: Observer,
+        alarms: Option<Arc<Alarms>>,
     ) -> Self {
-        Self { timer, clock, waiters: Mutex::new(HashMap::new()), next: AtomicU64::new(0), relays, observer }
+        Self { timer, clock, waiters: Mutex::new(HashMap::new()), next: AtomicU64::new(0), relays, observer, alarms }
     }
     /// Has `f` called when the job settles. Register first, then look: what settles in between is not missed.
     pub(crate) fn wait(&self, job: JobId, f: Waiter) -> u64 {
@@ -100,6 +103,9 @@ impl Report for Reporter {
             })
             .collect();
         self.observer.committed(&told);
+        if let Some(alarms) = &self.alarms {
+            alarms.heard(changes, now.mono);
+        }
         for (change, fact) in changes.iter().flat_map(|c| c.change.facts().iter().map(|f| (&c.change, f))) {
             if let Fact::Moved { job, to, due } = fact {
                 if let Some(due) = due {
@@ -142,6 +148,11 @@ impl Report for Reporter {
     }
     fn resumed(&self) {
         self.relays.wake_all();
+    }
+    fn paused(&self) {
+        if let Some(alarms) = &self.alarms {
+            alarms.look(self.now().mono);
+        }
     }
     fn warn(&self, text: &str) {
         events::warning(text);

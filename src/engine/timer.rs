@@ -5,6 +5,7 @@
 //! is noticed within the check period, and what became due by the calendar starts then.
 
 use super::core::{Core, Pooled};
+use super::look::LookOp;
 use super::ops::{MaintainOp, PromoteOp};
 use super::wake::{Hold, Told, longest};
 use super::worker;
@@ -50,6 +51,7 @@ enum Entry {
     Alone,
     Relay(usize),
     Maintain,
+    Alerts,
 }
 
 /// The timer thread's own state.
@@ -68,6 +70,8 @@ pub(crate) struct Timer {
     replaced: usize,
     jobs: Receiver<Claimed>,
     maintain_at: Option<Mono>,
+    /// The next look at the alert rules; a look covers all of them, so there is one.
+    alerts_at: Option<Mono>,
     abort: super::worker::Abort,
 }
 
@@ -92,6 +96,7 @@ pub(crate) fn spawn(
         replaced: 0,
         jobs,
         maintain_at: None,
+        alerts_at: None,
         abort,
     };
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
@@ -101,6 +106,9 @@ pub(crate) fn spawn(
 impl Timer {
     fn run(mut self) {
         self.maintain();
+        if self.core.alarms.is_some() {
+            self.hear(Told::Alerts(self.last.mono));
+        }
         // A machine that woke up in the past (no clock battery): a wait that began before counts from now on, not by its calendar.
         if self.core.shared.trust.is_behind(self.last) {
             self.look_back(self.last, self.loaded);
@@ -170,6 +178,12 @@ impl Timer {
                 }
             }
             Told::Maintain => self.maintain(),
+            Told::Alerts(at) => {
+                if self.alerts_at.is_none_or(|planned| at < planned) {
+                    self.alerts_at = Some(at);
+                    self.wheel.insert(at.0, Entry::Alerts);
+                }
+            }
             Told::Stop => return false,
         }
         true
@@ -209,6 +223,7 @@ impl Timer {
                 Entry::Alone => self.core.shared.store.poke(),
                 Entry::Relay(nth) => self.core.relays.ring(nth),
                 Entry::Maintain => self.maintain(),
+                Entry::Alerts => self.alerts(now.mono),
             }
         }
         for part in due.chunks(PROMOTE) {
@@ -275,12 +290,16 @@ impl Timer {
                 Entry::Lease(_) => continue,
                 // It knows best what the calendar's step means for its messages.
                 Entry::Relay(_) => now.mono.0,
-                Entry::Hung(_) | Entry::Hold(_) | Entry::Alone | Entry::Maintain => mono,
+                Entry::Hung(_) | Entry::Hold(_) | Entry::Alone | Entry::Maintain | Entry::Alerts => mono,
             };
             self.wheel.insert(at, entry);
         }
         if shift < 0 {
             self.look_back(now, self.loaded);
+        }
+        // The rules count by the calendar, their next look by the stopwatch.
+        if self.core.alarms.is_some() {
+            self.hear(Told::Alerts(now.mono));
         }
     }
 
@@ -405,6 +424,17 @@ impl Timer {
             }
         }
         self.core.shared.store.poke();
+    }
+
+    /// Has the writer look whether somebody has to be told; what it finds says when to look again.
+    fn alerts(&mut self, now: Mono) {
+        if self.alerts_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.alerts_at = None;
+        if let Some(alarms) = &self.core.alarms {
+            LookOp::submit(&self.core, alarms);
+        }
     }
 
     /// Pruning in slices, and the trusted uptime it depends on.

@@ -26,6 +26,8 @@ pub(crate) enum Told {
     Tick(Option<Sender<()>>),
     /// A relay has something to do at this instant: which, when.
     Relay(usize, Mono),
+    /// At this instant it is to be looked whether somebody has to be told.
+    Alerts(Mono),
     /// Rows can be pruned, or the marks should be kept.
     Maintain,
     Stop,
@@ -79,6 +81,9 @@ impl TimerHandle {
     }
     pub(crate) fn relay(&self, nth: usize, at: Mono) {
         let _ = self.to.send(Told::Relay(nth, at));
+    }
+    pub(crate) fn look_at_alerts(&self, at: Mono) {
+        let _ = self.to.send(Told::Alerts(at));
     }
     pub(crate) fn tick(&self, done: Option<Sender<()>>) {
         let _ = self.to.send(Told::Tick(done));

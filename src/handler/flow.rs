@@ -240,7 +240,7 @@ pub(crate) fn store_step<T: Serialize>(a: &Arc<Attempt>, name: &str, value: &T) 
         return Err(too_big("value of a step", json.len(), a.shared.limits.payload));
     }
     let (tell, reply) = answer();
-    let memo = Memo { name: name.to_owned(), commit: false, value: json };
+    let memo = Memo { name: name.to_owned(), commit: false, value: json, number: 0 };
     let op = StepOp { attempt: a.clone(), memo, answer: tell, done: None, pending: a.pending() };
     a.shared.submit(Lane::Outcome, Box::new(op)).map_err(|e| lost(a, &e))?;
     Ok(reply)

@@ -5,11 +5,12 @@ use crate::error::Error;
 use crate::model::Limits;
 use crate::model::effect::EffectCard;
 use crate::model::id::JobKey;
-use crate::model::job::Codec;
+use crate::model::job::{Codec, JobRow};
 use crate::model::policy::Policy;
 use crate::store;
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A kind of job: the payload is the intent. Only `KIND` and `key` are required.
 pub trait Job: Serialize + DeserializeOwned + Send + 'static {
@@ -31,6 +32,11 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// What a person sees; never secrets.
     fn title(&self) -> String {
         self.key().0
+    }
+    /// What is at stake, in a unit of the app's own (e.g. cents); see
+    /// [`Policy::second_person_above`](crate::Policy::second_person_above).
+    fn stake(&self) -> u64 {
+        0
     }
     /// Retries, timeouts, memory. Defaults narrow for kinds with a risky effect.
     fn policy() -> Policy {
@@ -69,6 +75,16 @@ pub(crate) fn encode<J: Job>(job: &J, limits: &Limits) -> Result<Vec<u8>, Error>
         return Err(Error::TooBig { what: "payload", len: bytes.len(), limit: limits.payload });
     }
     Ok(bytes)
+}
+
+/// What is at stake in a stored job; `None` if today's app cannot say: then it counts as much.
+pub(crate) fn stake<J: Job>(row: &JobRow) -> Option<u64> {
+    let read = || decode::<J>(row.codec, row.version, &row.payload).ok().map(|job| job.stake());
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|panic| {
+        // Not dropped: the `Drop` of an odd payload could panic again.
+        std::mem::forget(panic);
+        None
+    })
 }
 
 /// A stored payload as today's type.

@@ -5,6 +5,7 @@ use super::job::Job;
 use crate::error::Setup;
 use crate::model::Limits;
 use crate::model::effect::Recovery;
+use crate::model::job::JobRow;
 use crate::model::policy::{KindRules, Policy};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,6 +20,10 @@ pub(crate) struct Kind {
     pub(crate) queue: &'static str,
     pub(crate) policy: Policy,
     pub(crate) rules: KindRules,
+    /// The Rust type of the payload.
+    pub(crate) type_name: &'static str,
+    /// What is at stake in one of its jobs.
+    pub(crate) stake: fn(&JobRow) -> Option<u64>,
 }
 
 /// Everything registered, but for the handlers.
@@ -35,7 +40,15 @@ impl Kinds {
     pub(crate) fn add<J: Job>(&mut self) {
         let (policy, effects) = (J::policy(), J::effects());
         let rules = policy.resolve(&effects);
-        let kind = Arc::new(Kind { name: J::KIND, aliases: J::ALIASES, queue: J::QUEUE, policy, rules });
+        let kind = Arc::new(Kind {
+            name: J::KIND,
+            aliases: J::ALIASES,
+            queue: J::QUEUE,
+            policy,
+            rules,
+            type_name: std::any::type_name::<J>(),
+            stake: super::job::stake::<J>,
+        });
         for name in std::iter::once(J::KIND).chain(J::ALIASES.iter().copied()) {
             if self.by_name.insert(name, kind.clone()).is_some() {
                 self.faults.push(Setup::KindTwice(name.to_owned()));

@@ -278,9 +278,11 @@ impl CommitOp {
         let calls = |r: &EffectRecord| a.shared.call_facts(a.id(), r, now);
         let env = Env { now, draw: a.shared.draw(), calls: &calls };
         let change = match &self.name {
-            Some(name) => {
-                lifecycle::remember(&job, lease, Memo { name: name.clone(), commit: true, value: value.clone() })
-            }
+            Some(name) => lifecycle::remember(
+                &job,
+                lease,
+                Memo { name: name.clone(), commit: true, value: value.clone(), number: 0 },
+            ),
             None => lifecycle::end(&job, lease, AttemptEnd::Success, &effects, &a.kind.rules, &env),
         };
         match change {

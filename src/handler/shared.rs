@@ -70,6 +70,8 @@ pub(crate) trait Report: Send + Sync {
     }
     /// Something was resumed: what waited may go on.
     fn resumed(&self);
+    /// Something was paused or resumed.
+    fn paused(&self);
     /// Something a person should read in the log.
     fn warn(&self, text: &str);
     /// A round became durable.

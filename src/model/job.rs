@@ -345,6 +345,8 @@ pub struct Memo {
     pub commit: bool,
     /// The value as JSON.
     pub value: Vec<u8>,
+    /// The how manieth of its job, from 0.
+    pub number: u32,
 }
 
 /// The answer to an enqueue: a duplicate is a value, never an error and never a silent drop.

@@ -27,6 +27,8 @@ pub enum Why {
     EffectUnresolved,
     /// Interrupted too often.
     InterruptedTooOften,
+    /// A person brought it back out of the trash.
+    Restored,
 }
 
 impl Why {
@@ -41,6 +43,7 @@ impl Why {
             Self::Unreadable => "this version of the app cannot read its payload",
             Self::EffectUnresolved => "nobody knows for sure what happened outside",
             Self::InterruptedTooOften => "it was interrupted ten times without ending",
+            Self::Restored => "somebody brought it back out of the trash",
         }
     }
 }
@@ -58,10 +61,12 @@ pub struct LetterRecord {
     pub error: String,
     /// What a person is asked, one after the other.
     pub questions: Vec<Question>,
+    /// What one person decided, where two have to: it waits for the second.
+    pub proposed: Option<Box<(Verdict, Signed)>>,
 }
 
 /// What a person decided.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Verdict {
     /// The effect happened; the result rebuilt from the reference, if that was possible.
     Happened {
@@ -85,10 +90,45 @@ pub enum Verdict {
     HandledOutside,
     /// Thrown away.
     Discard,
+    /// Run it again from a remembered step or commit: it and what was remembered after it is forgotten, effects are kept.
+    ReplayFrom {
+        /// Its name.
+        step: String,
+    },
+}
+
+impl Verdict {
+    /// In plain words, as what somebody decided.
+    pub fn says(&self) -> String {
+        match self {
+            Self::Happened { effect, reference: Some(r), .. } => format!("{effect} happened (reference {r})"),
+            Self::Happened { effect, reference: None, .. } => format!("{effect} happened"),
+            Self::DidNotHappen { effect, new_key: false } => format!("{effect} did not happen"),
+            Self::DidNotHappen { effect, new_key: true } => format!("{effect} did not happen, and gets a new key"),
+            Self::TryAgain => "try again".to_owned(),
+            Self::HandledOutside => "handled outside".to_owned(),
+            Self::Discard => "discard".to_owned(),
+            Self::ReplayFrom { step } => format!("run again from {step}"),
+        }
+    }
+    /// The same decision, whatever result was rebuilt for it.
+    pub fn same(&self, other: &Self) -> bool {
+        let bare = |v: &Self| match v {
+            Self::Happened { effect, reference, .. } => {
+                Self::Happened { effect: effect.clone(), reference: reference.clone(), result: None }
+            }
+            Self::DidNotHappen { .. }
+            | Self::TryAgain
+            | Self::HandledOutside
+            | Self::Discard
+            | Self::ReplayFrom { .. } => v.clone(),
+        };
+        bare(self) == bare(other)
+    }
 }
 
 /// Who decided, and why: kept with the act, in the same commit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Signed {
     /// Who.
     pub who: String,
@@ -153,6 +193,91 @@ pub enum Entry {
         /// Who and why.
         signed: Signed,
     },
+    /// A person had the provider asked again.
+    Checked {
+        /// Which effect.
+        effect: EffectId,
+        /// What came back, in words.
+        answer: String,
+        /// Who asked.
+        who: String,
+        /// When it came back.
+        at: Wall,
+    },
+    /// A remembered step or commit was forgotten, so that it runs again: what it was.
+    Forgotten {
+        /// Its name.
+        name: String,
+        /// It was a commit, not a step.
+        commit: bool,
+        /// The value it had, as JSON.
+        value: Vec<u8>,
+    },
+    /// A person brought the job back out of the trash.
+    Restored {
+        /// Who and why.
+        signed: Signed,
+    },
+    /// A person decided where two have to: it waits for the second.
+    Proposed {
+        /// What.
+        verdict: Verdict,
+        /// Who and why.
+        signed: Signed,
+    },
+}
+
+impl Entry {
+    /// In plain words, as a line of a list.
+    pub fn says(&self) -> String {
+        match self {
+            Self::Attempt { attempt, text, .. } => format!("attempt {attempt} failed: {text}"),
+            Self::GivenBack { why, count: 1, .. } => format!("given back: {why}"),
+            Self::GivenBack { why, count, .. } => format!("given back {count} times: {why}"),
+            Self::Intended { effect, call, .. } => format!("call {call} of {effect} was about to be made"),
+            Self::Effect { effect, became, late, .. } => {
+                format!("{effect}: {became}{}", if *late { ", from a call whose lease was over" } else { "" })
+            }
+            Self::Strike { .. } => "the process died with this job alone at work".to_owned(),
+            Self::Decision { verdict, signed } => {
+                format!("{} decided: {} ({})", signed.who, verdict.says(), signed.why)
+            }
+            Self::Checked { effect, answer, who, .. } => {
+                format!("{who} had the provider asked about {effect}: {answer}")
+            }
+            Self::Forgotten { name, commit: false, .. } => format!("the step {name} was forgotten"),
+            Self::Forgotten { name, commit: true, .. } => format!("the commit {name} was forgotten"),
+            Self::Restored { signed } => format!("{} brought it back out of the trash ({})", signed.who, signed.why),
+            Self::Proposed { verdict, signed } => {
+                format!("{} proposed: {} ({}); a second person has to agree", signed.who, verdict.says(), signed.why)
+            }
+        }
+    }
+    /// What people did: kept beyond the job's rows.
+    pub fn is_of_a_person(&self) -> bool {
+        match self {
+            Self::Decision { .. } | Self::Checked { .. } | Self::Restored { .. } | Self::Proposed { .. } => true,
+            Self::Attempt { .. }
+            | Self::GivenBack { .. }
+            | Self::Intended { .. }
+            | Self::Effect { .. }
+            | Self::Strike { .. }
+            | Self::Forgotten { .. } => false,
+        }
+    }
+}
+
+/// What a person did, as it is kept beyond the job's own rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Act {
+    /// About which job.
+    pub job: JobId,
+    /// Its kind as stored.
+    pub kind: String,
+    /// Its key.
+    pub key: String,
+    /// What was done, by whom, why and when.
+    pub entry: Entry,
 }
 
 /// Which job a letter is about and which view of it a person has seen.

@@ -11,6 +11,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Between the attempts of a risky kind.
+const NARROW_WAITS: [Duration; 3] = [MINUTE, Duration::from_secs(5 * 60), Duration::from_secs(15 * 60)];
 
 /// When to come back after a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +36,18 @@ impl Backoff {
     /// Exponential with full jitter: the n-th retry waits between nothing and `first * 2^(n-1)`, at most `cap`.
     pub fn exponential(first: Duration, cap: Duration) -> Self {
         Self::Exponential { first, cap }
+    }
+    /// Comes back earlier than the narrow default would: 1, 5 and 15 minutes.
+    fn is_hasty(&self) -> bool {
+        match self {
+            // Full jitter may draw no wait at all.
+            Self::Exponential { .. } => true,
+            Self::Steps(steps) => {
+                let last = steps.last();
+                let at = |n: usize| steps.get(n).or(last).copied().unwrap_or_default();
+                NARROW_WAITS.iter().enumerate().any(|(n, narrow)| at(n) < *narrow)
+            }
+        }
     }
 }
 
@@ -84,6 +98,7 @@ pub struct Policy {
     pub(crate) keep_discarded: Option<Keep>,
     pub(crate) success: Option<String>,
     pub(crate) review: Option<String>,
+    pub(crate) second_person_above: Option<u64>,
 }
 
 impl Policy {
@@ -143,6 +158,13 @@ impl Policy {
         self
     }
 
+    /// Two people have to decide about a dead letter whose [`stake`](crate::Job::stake) is above this, in the app's own unit:
+    /// the first one's decision waits until another person decides the same. 0 asks for it always.
+    pub fn second_person_above(mut self, stake: u64) -> Self {
+        self.second_person_above = Some(stake);
+        self
+    }
+
     /// Applies the defaults table; the riskiest declared effect narrows what was not set explicitly.
     pub fn resolve(&self, effects: &[EffectCard]) -> KindRules {
         let risky = effects.iter().any(|e| e.risk.is_risky());
@@ -166,15 +188,14 @@ impl Policy {
             if matches!(self.remember, Some(Keep::For(_))) {
                 widened.push("dedupe memory");
             }
+            if self.backoff.as_ref().is_some_and(Backoff::is_hasty) {
+                widened.push("backoff");
+            }
         }
         KindRules {
             max_attempts: self.retries.unwrap_or(if risky { narrow_retries } else { 5 }).saturating_add(1),
             backoff: self.backoff.clone().unwrap_or_else(|| {
-                if risky {
-                    Backoff::steps([MINUTE, 5 * MINUTE, 15 * MINUTE])
-                } else {
-                    Backoff::exponential(SECOND, 15 * MINUTE)
-                }
+                if risky { Backoff::steps(NARROW_WAITS) } else { Backoff::exponential(SECOND, 15 * MINUTE) }
             }),
             stall_timeout: self.stall_timeout.unwrap_or(pick(5 * MINUTE, MINUTE)),
             attempt_timeout: self.attempt_timeout.unwrap_or(pick(HOUR, 15 * MINUTE)),
@@ -185,6 +206,7 @@ impl Policy {
             keep_discarded: keep(self.keep_discarded, 30 * DAY, 90 * DAY),
             old_call_bound: pick(15 * MINUTE, 5 * MINUTE),
             cannot_tell_bound: DAY,
+            second_person_above: self.second_person_above,
             risky,
             widened,
             effects: effects.to_vec(),
@@ -217,6 +239,8 @@ pub struct KindRules {
     pub old_call_bound: Duration,
     /// How long a probe may be unable to tell before a person is asked.
     pub cannot_tell_bound: Duration,
+    /// Two people decide about a job whose stake is above this.
+    pub second_person_above: Option<u64>,
     /// It has a risky effect.
     pub risky: bool,
     /// Settings wider than the risky default, for the safety card.

@@ -107,7 +107,11 @@ impl Committed<'_> {
             | Entry::Intended { .. }
             | Entry::Effect { .. }
             | Entry::Strike { .. }
-            | Entry::Decision { .. } => None,
+            | Entry::Decision { .. }
+            | Entry::Checked { .. }
+            | Entry::Forgotten { .. }
+            | Entry::Restored { .. }
+            | Entry::Proposed { .. } => None,
         });
         // The rules say "given back" of a continuing claim too: it was accounted for when it began, and has no reason of its own.
         let said = self.facts.iter().any(|fact| matches!(fact, Fact::Attempt { given_back: true, .. }));

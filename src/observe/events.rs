@@ -3,6 +3,7 @@
 //! Keeps the promise that each line is also there as fields, and that no field can forge a line in a subscriber that prints
 //! plain text: what comes from outside is escaped as in the proof line. Called by [`Observer`](super::Observer) and the engine.
 
+use super::alerts::Notice;
 use super::committed::Committed;
 use super::escape::{Name, Value};
 use super::line::{AttemptLine, class_word};
@@ -96,6 +97,26 @@ pub fn news(change: &Committed<'_>) {
             | Fact::Ended { .. } => {}
         }
     }
+}
+
+/// A rule about what somebody should look after begins or ceases to speak.
+pub fn alert(notice: &Notice) {
+    let (firing, resolved) = match notice {
+        Notice::Fired(f) => (f, false),
+        Notice::Resolved(f) => (f, true),
+    };
+    quietly(|| {
+        tracing::warn!(
+            target: TARGET,
+            alert = firing.rule.as_str(),
+            resolved,
+            kind = firing.kind.as_deref().map(|k| display(Value(k))),
+            job = firing.key.as_deref().map(|k| display(Value(k))),
+            id = firing.job.map(|j| j.number()),
+            "{}",
+            Value(&firing.text)
+        );
+    });
 }
 
 /// Something else that a person should read.

@@ -3,6 +3,7 @@
 //! Decisions list facts; after the commit [`Observer::committed`] is the one place that turns them into everything that is seen,
 //! so nothing is reported that could still vanish. Pure over what it is given: no clock, no store. Called by the engine.
 
+pub mod alerts;
 pub mod committed;
 pub mod counters;
 pub mod escape;
@@ -11,14 +12,17 @@ pub mod histogram;
 mod kind;
 pub mod line;
 pub mod proof_log;
+pub mod safety;
 pub mod snapshot;
 pub mod stamp;
 
+pub use alerts::{AlertRule, AlertRules, Firing, Notice, RetryRatio};
 pub use committed::{Committed, Run};
 pub use counters::{Counters, Duplicate};
 pub use histogram::{Bucket, Durations};
 pub use line::{AttemptLine, BadLine, GaveBack, parse_line};
 pub use proof_log::{ProofLog, Sink};
+pub use safety::{SafetyCard, SafetyCards};
 pub use snapshot::{Gauges, KindCounts, Snapshot, TopicCounts, TopicGauges};
 pub use stamp::Zone;
 

@@ -130,6 +130,7 @@ pub fn create(id: JobId, kind: KindId, priority: u8, start: Start, rules: &KindR
         record: JobRecord::new(id, kind, priority, state, deadline),
         effects: Vec::new(),
         memo: None,
+        forget: Vec::new(),
         journal: Vec::new(),
         letter: LetterMove::Keep,
         prune: None,

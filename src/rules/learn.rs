@@ -84,7 +84,8 @@ fn replan(change: &mut Change, scene: &Scene<'_>) {
 
 /// The letter with what is known now: answered questions are gone, a contradiction is asked for first.
 fn update(change: &mut Change, letter: &LetterRecord, news: &EffectRecord) {
-    let mut letter = letter.clone();
+    // Whoever proposed something did so on the old view.
+    let mut letter = LetterRecord { proposed: None, ..letter.clone() };
     let before = letter.questions.len();
     letter.questions.retain(|q| !answers(news, q));
     if news.conflict {

@@ -70,7 +70,7 @@ pub fn decide(
         return Err(Refusal::WrongState(State::from(&job.state)));
     }
     if shown != job.revision {
-        return Err(Refusal::Stale { shown, now: job.revision });
+        return Err(Refusal::Stale { shown, now: job.revision, since: Vec::new() });
     }
     let mut change = Change::of(job);
     change.record.revision = job.revision.saturating_add(1);
@@ -135,6 +135,9 @@ pub fn decide(
         }
         Verdict::HandledOutside => finish(&mut change, effects, End::HandledOutside, rules, signed)?,
         Verdict::Discard => finish(&mut change, effects, End::Discarded, rules, signed)?,
+        Verdict::ReplayFrom { .. } => {
+            return Err(Refusal::NotAChoice("what is remembered has to be known for that: review::replay_from".into()));
+        }
     }
     Ok(change)
 }
@@ -249,7 +252,7 @@ fn go_on_or_ask(change: &mut Change, letter: &LetterRecord, left: Vec<Question>)
     if left.is_empty() {
         return go_on(change);
     }
-    put_letter(change, LetterRecord { questions: left, ..letter.clone() });
+    put_letter(change, LetterRecord { questions: left, proposed: None, ..letter.clone() });
 }
 
 fn finish(

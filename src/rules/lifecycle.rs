@@ -91,10 +91,12 @@ pub fn may_run(effects: &[EffectRecord], rules: &KindRules) -> Option<Stop> {
 }
 
 /// Remembers a step or commit of a running job.
-pub fn remember(job: &JobRecord, lease: &Lease, memo: Memo) -> Result<Change, Refusal> {
+pub fn remember(job: &JobRecord, lease: &Lease, mut memo: Memo) -> Result<Change, Refusal> {
     running(job, lease)?;
     let mut change = Change::of(job);
-    change.record.memos = change.record.memos.saturating_add(1);
+    // Those that are forgotten are always the last ones, so the count is the next number.
+    memo.number = job.memos;
+    change.record.memos = job.memos.saturating_add(1);
     change.memo = Some(memo);
     Ok(change)
 }

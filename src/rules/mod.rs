@@ -21,6 +21,7 @@ pub mod outbox;
 mod proof;
 mod recover;
 pub mod retry;
+pub mod review;
 #[cfg(test)]
 mod states;
 
@@ -39,6 +40,7 @@ pub struct Change {
     pub(crate) record: JobRecord,
     pub(crate) effects: Vec<EffectRecord>,
     pub(crate) memo: Option<Memo>,
+    pub(crate) forget: Vec<String>,
     pub(crate) journal: Vec<Entry>,
     pub(crate) letter: LetterMove,
     pub(crate) prune: Option<Wall>,
@@ -77,6 +79,10 @@ impl Change {
     pub fn memo(&self) -> Option<&Memo> {
         self.memo.as_ref()
     }
+    /// Steps and commits that are no longer remembered.
+    pub fn forget(&self) -> &[String] {
+        &self.forget
+    }
     /// Lines to append to the history.
     pub fn journal(&self) -> &[Entry] {
         &self.journal
@@ -107,6 +113,7 @@ impl Change {
             record: before.clone(),
             effects: Vec::new(),
             memo: None,
+            forget: Vec::new(),
             journal: Vec::new(),
             letter: LetterMove::Keep,
             prune: None,
@@ -150,12 +157,17 @@ pub enum Refusal {
     #[error("this cannot be done while the job is {0:?}{next}", next = instead(.0))]
     WrongState(State),
     /// A decision on an older view.
-    #[error("the letter changed since it was shown (revision {shown}, now {now}): look at it again and decide anew")]
+    #[error(
+        "the letter changed since it was shown (revision {shown}, now {now}){}: look at it again and decide anew",
+        what(.since)
+    )]
     Stale {
         /// The revision that was shown.
         shown: u32,
         /// The revision now.
         now: u32,
+        /// What happened since, in plain words.
+        since: Vec<String>,
     },
     /// Every unresolved effect needs an answer first.
     #[error("say first whether these happened: {}", list(.0))]
@@ -163,6 +175,9 @@ pub enum Refusal {
     /// This is not one of the valid choices.
     #[error("not a valid choice here: {0}")]
     NotAChoice(String),
+    /// Two people have to decide this, and the first one cannot be the second.
+    #[error("{0} has decided this already: a second person has to agree")]
+    SecondPerson(String),
     /// Calls are still running.
     #[error("a call of {0} is still running: wait for its end")]
     CallRunning(EffectId),
@@ -179,6 +194,11 @@ fn instead(state: &State) -> &'static str {
         }
         State::Done | State::Cancelled | State::Discarded | State::HandledOutside | State::Remembered => ": it is over",
     }
+}
+
+/// What changed since, as the middle of a sentence.
+fn what(since: &[String]) -> String {
+    if since.is_empty() { String::new() } else { format!("; since then: {}", since.join("; ")) }
 }
 
 fn list(ids: &[EffectId]) -> String {

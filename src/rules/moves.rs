@@ -175,7 +175,7 @@ pub(super) fn bury(
     let outcome = if is_dead(&questions) { Outcome::Dead } else { Outcome::NeedsDecision };
     report(change, outcome, Some(class), Some(error.clone()), None);
     change.record.revision = change.record.revision.saturating_add(1);
-    put_letter(change, LetterRecord { why, created: scene.at(), class, error, questions });
+    put_letter(change, LetterRecord { why, created: scene.at(), class, error, questions, proposed: None });
 }
 
 /// Writes the letter; which of the two states the job is in follows from what is asked.

@@ -9,6 +9,7 @@ use super::fixture::{
     token, with,
 };
 use super::invariants::broken;
+use super::review::{self, Check, Second};
 use super::{CallFacts, Change, Env, Refusal, letter, lifecycle};
 use crate::model::attempt::{AttemptEnd, Class, Evidence, Failure, Stop};
 use crate::model::effect::{
@@ -129,6 +130,7 @@ fn letters(effects: &[EffectRecord]) -> Vec<LetterRecord> {
         class: Class::Unknown,
         error: "oops".into(),
         questions,
+        proposed: None,
     };
     sets.into_iter().map(letter).collect()
 }
@@ -266,6 +268,42 @@ fn moves(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
     out.push(("somebody cancels it", lifecycle::cancel(job, effects, rules, env.now).into()));
     out.extend(late_news(s, rules, env));
     out.extend(verdicts(s, rules));
+    out.extend(reviews(s, rules, env));
+    out
+}
+
+/// What people do beside deciding.
+fn reviews(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
+    let mut out: Vec<Row> = Vec::new();
+    let (job, effects, by) = (&s.job, s.effects.as_slice(), signed(NOW));
+    if let Some(letter) = &s.letter {
+        let memos = [Memo { name: "step".into(), commit: false, value: b"1".to_vec(), number: 0 }];
+        let again = review::replay_from(job, letter, effects, &memos, "step", &by, job.revision, &|_| false, rules);
+        out.push(("a person: run again from a step", again.into()));
+        let second = review::second(job, letter, &Verdict::Discard, &by);
+        out.push((
+            "a person proposes, where two have to decide",
+            match second {
+                Ok(Second::Waits(change)) => Came::To(change),
+                Ok(Second::Agreed) => Came::Said,
+                Err(refusal) => Came::Refused(refusal),
+            },
+        ));
+    }
+    for e in effects {
+        for answer in answers() {
+            let what = match answer {
+                Probed::Found { .. } => "a person has the provider asked: it did happen",
+                Probed::NotThere | Probed::CannotTell(_) => "a person has the provider asked: anything else",
+            };
+            let asking = Asking { generation: e.generation, settled: true };
+            let check = Check { effect: &e.id, who: "ada", shown: job.revision, asking };
+            let came = review::checked(job, s.letter.as_ref(), effects, &check, answer, rules, env);
+            out.push((what, came.into()));
+        }
+    }
+    let back = review::restore(job, effects, "oops".into(), &by, rules, env);
+    out.push(("a person brings it back out of the trash", back.into()));
     out
 }
 
@@ -316,6 +354,7 @@ fn verdicts(s: &Stand, rules: &KindRules) -> Vec<Row> {
         class: Class::Transient,
         error: String::new(),
         questions: vec![],
+        proposed: None,
     };
     let letter = s.letter.as_ref().unwrap_or(&asked);
     let decide = |v: &Verdict| -> Came {
@@ -374,7 +413,7 @@ fn work(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
     let mut out: Vec<Row> = Vec::new();
     for by in [1, LAST] {
         let lease = Lease { job: s.job.id, token: token(by) };
-        let memo = Memo { name: "step".into(), commit: false, value: b"1".to_vec() };
+        let memo = Memo { name: "step".into(), commit: false, value: b"1".to_vec(), number: 0 };
         out.push(("remember", lifecycle::remember(&s.job, &lease, memo).into()));
         let finish = lifecycle::may_finish(&s.job, &lease, &s.effects, rules);
         out.push(("finish", finish.map_or_else(Came::Refused, |()| Came::Said)));

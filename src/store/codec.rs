@@ -4,7 +4,7 @@
 use super::error::StoreError;
 use crate::model::effect::EffectRecord;
 use crate::model::job::{Codec, Identity, JobRecord, JobRow, Memo};
-use crate::model::letter::{Entry, LetterRecord};
+use crate::model::letter::{Act, Entry, LetterRecord};
 use crate::model::outbox::{Delivery, Message, OutboxRow, Remembered};
 use crate::model::time::Wall;
 use crate::model::{id::JobKey, id::KindId};
@@ -233,6 +233,7 @@ stored! {
     LetterRecord = 8 "letter";
     Delivery = 21 "standing of a message";
     Remembered = 22 "memory of a message";
+    Act = 10 "act of a person";
 }
 
 struct Append<'a>(&'a mut Vec<u8>);

@@ -3,11 +3,11 @@
 
 use super::codec::{self, Pointer, Raw, StateRow, Stored};
 use super::error::StoreError;
-use super::schema::{SETTING, Source, Tables, identity_key, split_identity_key};
+use super::schema::{META_LIVE, SETTING, Source, Tables, identity_key, split_identity_key};
 use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, KindId, Token};
 use crate::model::job::{Identity, JobRecord, JobRow, Memo};
-use crate::model::letter::{Entry, LetterRecord};
+use crate::model::letter::{Act, Entry, LetterRecord};
 use crate::model::time::Wall;
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 use std::fmt::Display;
@@ -198,6 +198,23 @@ impl<'t, S: Source> Rows<'t, S> {
             })
             .collect()
     }
+    /// Ended jobs whose rows may go some day, after this one (exclusive), earliest first.
+    pub fn ended(&self, after: (Wall, JobId), at_most: usize) -> Result<Vec<(Wall, JobId)>, StoreError> {
+        let from = Bound::Excluded((after.0.0, after.1.0));
+        let rows = self.tables.prune.read(self.tx)?.range((from, Bound::Unbounded))?;
+        rows.take(at_most).map(|row| Ok(timed(row?.0.value()))).collect()
+    }
+    /// What people did, after this number, oldest first.
+    pub fn acts(&self, after: Option<u64>, at_most: usize) -> Result<Vec<(u64, Act)>, StoreError> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let rows = self.tables.act.read(self.tx)?.range((from, Bound::Unbounded))?;
+        rows.take(at_most)
+            .map(|row| {
+                let (number, v) = row?;
+                Ok((number.value(), self.value(v.value(), &|| format!("act {} of a person", number.value()))?))
+            })
+            .collect()
+    }
     /// Claims that are held.
     pub fn running(&self) -> Result<Vec<(JobId, Token)>, StoreError> {
         let rows = self.tables.run.read(self.tx)?.iter()?;
@@ -221,6 +238,11 @@ impl<'t, S: Source> Rows<'t, S> {
             found.push((name[SETTING.len()..].to_owned(), value.0));
         }
         Ok(found)
+    }
+    /// The highest number handed out for a job, a ticket or anything else that is numbered.
+    pub fn last_number(&self) -> Result<u64, StoreError> {
+        let live = self.own_meta(META_LIVE)?.unwrap_or_default();
+        Ok(super::write::Live::from_bytes(&live)?.last_id)
     }
     /// How many rows there are.
     pub fn depth(&self) -> Result<Depth, StoreError> {

@@ -165,6 +165,8 @@ tables! {
     prune: "q/prune", (u64, u64) => ();
     /// When (ms), kind and key: memories that may go.
     tomb: "q/tomb", (u64, Bytes) => ();
+    /// Number -> what a person did; outlives the job's rows.
+    act: "q/act", u64 => Bytes;
     /// Pointer, number from 0: pieces of long values.
     chunk: "q/chunk", (u64, u32) => Bytes;
     /// Topic -> the highest number handed out in it.

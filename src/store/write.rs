@@ -12,7 +12,7 @@ use crate::model::Limits;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId};
 use crate::model::job::{Identity, JobRecord, JobRow, JobState, NEXT_TICKET};
-use crate::model::letter::Entry;
+use crate::model::letter::{Act, Entry};
 use crate::model::outbox::{OutboxRow, Remembered};
 use crate::model::time::Wall;
 use crate::rules::{Change, LetterMove};
@@ -93,7 +93,13 @@ impl<'t> Write<'t> {
         let id = record.id;
         let prune = match change.before() {
             // Over is over: late news about an ended job says nothing about how long its rows are kept.
-            Some(JobState::Ended { .. }) => self.rows.state_row(id)?.and_then(|s| s.prune),
+            Some(JobState::Ended { .. }) => {
+                let was = self.rows.state_row(id)?.and_then(|s| s.prune);
+                // Out of the trash: nothing of it may go any more.
+                let kept = if matches!(record.state, JobState::Ended { .. }) { was } else { None };
+                self.move_prune_row(id, was, kept)?;
+                kept
+            }
             None
             | Some(
                 JobState::Ready { .. }
@@ -120,8 +126,14 @@ impl<'t> Write<'t> {
         if let Some(memo) = change.memo() {
             self.set(|t| &mut t.memo, (id.0, memo.name.as_str()), memo)?;
         }
+        for name in change.forget() {
+            self.unset(|t| &mut t.memo, (id.0, name.as_str()))?;
+        }
         for entry in change.journal() {
             self.append(&mut record, entry)?;
+            if entry.is_of_a_person() {
+                self.note_act(&record, entry)?;
+            }
         }
         match change.letter() {
             LetterMove::Keep => {}
@@ -353,6 +365,14 @@ impl<'t> Write<'t> {
         self.set(|t| &mut t.journal, (id.0, record.journal), entry)?;
         record.journal = record.journal.saturating_add(1);
         Ok(())
+    }
+    /// Who did what stays known when the job's rows are gone.
+    fn note_act(&mut self, record: &JobRecord, entry: &Entry) -> Result<(), StoreError> {
+        let key = self.rows.job(record.id)?.map_or_else(String::new, |row| row.key.to_string());
+        let kind = self.rows.kinds()?.into_iter().find(|(id, _)| *id == record.kind);
+        let kind = kind.map_or_else(String::new, |(_, name)| name);
+        let number = self.next_id().0;
+        self.set(|t| &mut t.act, number, &Act { job: record.id, kind, key, entry: entry.clone() })
     }
     fn effect_keys(&self, id: JobId) -> Result<Vec<(String, String)>, StoreError> {
         let Rows { tx, tables } = &self.rows;

@@ -516,6 +516,10 @@ impl<'a> Caller<'a> {
         self.world.tell(Told::Deciding(name));
         self.heard("cancel", self.jobs.cancel(id));
     }
+    pub(crate) fn restore(&self, name: Name, id: JobId) {
+        self.world.tell(Told::Deciding(name));
+        self.heard("restore", self.jobs.restore(id, "ana", "after all"));
+    }
     pub(crate) fn decide(&self, name: Name, id: JobId, decision: Decision) {
         self.world.tell(Told::Deciding(name.clone()));
         let Some(letter) = self.seen("dead_letter", || self.jobs.dead_letter(id)) else { return };

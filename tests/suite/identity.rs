@@ -155,7 +155,9 @@ impl Stage {
     /// Brings a job to the state of its row.
     fn bring(&self, row: Row) -> JobId {
         let (jobs, thing) = (&self.jobs, Self::thing(row));
-        let letter = |id, decision: Decision| jobs.decide(&jobs.dead_letter(id).unwrap(), decision).unwrap();
+        let letter = |id, decision: Decision| {
+            jobs.decide(&jobs.dead_letter(id).unwrap(), decision).unwrap();
+        };
         match row {
             Row::Delayed => return jobs.after(10_000 * DAY, &thing).unwrap().id(),
             Row::Ready => return jobs.enqueue(&thing).unwrap().id(),

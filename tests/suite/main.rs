@@ -8,6 +8,7 @@
 mod crash_oracle;
 mod crash_world;
 mod deaths;
+mod decide;
 mod effects;
 mod failures;
 mod faults;

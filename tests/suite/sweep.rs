@@ -39,7 +39,7 @@ fn name<J: Job>(key: &str) -> Name {
     (J::KIND, key.to_owned())
 }
 
-const SCRIPTS: [Script; 12] = [
+const SCRIPTS: [Script; 13] = [
     Script {
         name: "create, enqueue, run later",
         run: |c| {
@@ -146,6 +146,25 @@ const SCRIPTS: [Script; 12] = [
                 c.idle();
                 c.look(name::<Work>("bad"), told.id());
                 c.look(name::<Work>("never"), never.id());
+            }
+        },
+    },
+    Script {
+        name: "into the trash and back",
+        run: |c| {
+            let told = c.enqueue(&Work::new("tossed", &[Do::Charge, Do::Step, Do::Fail(3), Do::Finish]));
+            c.idle();
+            c.pass(secs(10));
+            c.pass(secs(20));
+            if let Some(told) = told {
+                let name = || name::<Work>("tossed");
+                c.decide(name(), told.id(), Decision::discard());
+                c.look(name(), told.id());
+                c.restore(name(), told.id());
+                c.look(name(), told.id());
+                c.decide(name(), told.id(), Decision::try_again());
+                c.idle();
+                c.look(name(), told.id());
             }
         },
     },

@@ -172,7 +172,7 @@ fn pruning_removes_everything_but_the_memory_of_the_intent() {
             c.record.effects = 2;
             c.record.memos = 1;
             c.effects = vec![effect("charge", "", vec![1]), effect("charge", "x", vec![2; 9_000])];
-            c.memo = Some(Memo { name: "look".to_owned(), commit: false, value: b"1".to_vec() });
+            c.memo = Some(Memo { name: "look".to_owned(), commit: false, value: b"1".to_vec(), number: 0 });
             c.journal = vec![Entry::Strike { at: Wall(1) }, Entry::Strike { at: Wall(2) }];
             c
         });
@@ -290,7 +290,7 @@ fn limits_refuse_before_anything_is_written() {
     assert!(matches!(kind, Heard::Failed(e) if e.contains("5 bytes")));
     let step = send(&store, Lane::Enqueue, |tx| {
         let record = tx.record(JobId(1))?.unwrap();
-        let memo = Some(Memo { name: "s".to_owned(), commit: false, value: vec![0; 51] });
+        let memo = Some(Memo { name: "s".to_owned(), commit: false, value: vec![0; 51], number: 0 });
         tx.put(&with(change(&record, running()), |c| c.memo = memo))
     });
     assert!(matches!(step.recv().unwrap(), Heard::Failed(e) if e.contains("step's value")));

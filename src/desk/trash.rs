@@ -1,0 +1,226 @@
+//! The trash, and the list of what people did. A discarded job can be brought back until its rows are pruned; what somebody did
+//! stays listed after that.
+
+use super::sign;
+use crate::engine::core::Core;
+use crate::engine::ops::named;
+use crate::error::Error;
+use crate::handler::reply::{Answer, Reply, answer};
+use crate::handler::shared::{Changed, store_error};
+use crate::jobs::Jobs;
+use crate::model::effect::EffectRecord;
+use crate::model::id::JobId;
+use crate::model::job::{End, JobState};
+use crate::model::letter::{Act, Entry, Signed};
+use crate::model::time::Wall;
+use crate::rules::{Env, Refusal, review};
+use crate::store::{Lane, Op, StoreError, Write};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Rows read at a time.
+const PAGE: usize = 1_024;
+
+/// A discarded job that can still be brought back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trashed {
+    /// The job.
+    pub job: JobId,
+    /// Its kind as stored.
+    pub kind: String,
+    /// Its key.
+    pub key: String,
+    /// What the app calls it.
+    pub title: String,
+    /// When it was discarded.
+    pub at: SystemTime,
+    /// When its rows may go.
+    pub until: SystemTime,
+}
+
+/// Something that a person did: who, what, why, when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Acted {
+    /// Its place in the list: ask for those after it.
+    pub number: u64,
+    /// About which job.
+    pub job: JobId,
+    /// Its kind as stored.
+    pub kind: String,
+    /// Its key.
+    pub key: String,
+    /// Who.
+    pub who: String,
+    /// Why; empty for a check, which needs no reason.
+    pub why: String,
+    /// When.
+    pub at: SystemTime,
+    /// What, in full.
+    pub entry: Entry,
+}
+
+impl Acted {
+    /// What, in plain words.
+    pub fn says(&self) -> String {
+        self.entry.says()
+    }
+    fn of(number: u64, act: Act) -> Option<Self> {
+        let (who, why, at) = match &act.entry {
+            Entry::Decision { signed, .. } | Entry::Proposed { signed, .. } | Entry::Restored { signed } => {
+                (signed.who.clone(), signed.why.clone(), signed.at)
+            }
+            Entry::Checked { who, at, .. } => (who.clone(), String::new(), *at),
+            Entry::Attempt { .. }
+            | Entry::GivenBack { .. }
+            | Entry::Intended { .. }
+            | Entry::Effect { .. }
+            | Entry::Strike { .. }
+            | Entry::Forgotten { .. } => return None,
+        };
+        let Act { job, kind, key, entry } = act;
+        Some(Self { number, job, kind, key, who, why, at: at.to_system(), entry })
+    }
+}
+
+impl Jobs {
+    /// Discarded jobs that can still be brought back, those that go first first.
+    ///
+    /// # Errors
+    /// A store that cannot read.
+    pub fn trash(&self) -> Result<Vec<Trashed>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        let mut out = Vec::new();
+        let mut after = (Wall(0), JobId::from_number(0));
+        loop {
+            // A page at a time, because a long read keeps old pages.
+            let (page, found) = shared.store.read(|v| {
+                let page = v.ended(after, PAGE)?;
+                let mut found = Vec::new();
+                for (until, id) in &page {
+                    let Some(record) = v.record(*id)? else { continue };
+                    let JobState::Ended { how: End::Discarded, at } = record.state else { continue };
+                    let Some(row) = v.job(*id)? else { continue };
+                    found.push((*until, *id, at, row));
+                }
+                Ok((page, found))
+            })?;
+            out.extend(found.into_iter().map(|(until, job, at, row)| Trashed {
+                job,
+                kind: shared.kind_name(row.kind).to_string(),
+                key: row.key.to_string(),
+                title: row.title,
+                at: at.to_system(),
+                until: until.to_system(),
+            }));
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = *last,
+                Some(_) | None => return Ok(out),
+            }
+        }
+    }
+    /// Brings a discarded job back: it is a dead letter again, with whatever still has to be asked. Nothing runs by that.
+    ///
+    /// # Errors
+    /// Refused if it is not in the trash, or if its intent was run again meanwhile; [`Error::NotFound`] if its rows are pruned.
+    pub fn restore(&self, id: JobId, who: &str, why: &str) -> Result<(), Error> {
+        self.submit_restore(id, who, why)?.wait().unwrap_or(Err(Error::ShutDown))
+    }
+    /// [`restore`](Self::restore), awaited.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn restore_async(&self, id: JobId, who: &str, why: &str) -> Result<(), Error> {
+        let reply = self.submit_restore(id, who, why)?;
+        reply.await.unwrap_or(Err(Error::ShutDown))
+    }
+    fn submit_restore(&self, id: JobId, who: &str, why: &str) -> Result<Reply<Result<(), Error>>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        let signed = sign(shared, who.to_owned(), why.to_owned())?;
+        let (tell, reply) = answer();
+        let op = RestoreOp { core: self.0.core.clone(), job: id, signed, answer: tell, done: None };
+        shared.submit(Lane::Outcome, Box::new(op))?;
+        Ok(reply)
+    }
+    /// What people did, across all jobs, oldest first: those after `after` (an [`Acted::number`]), at most `at_most`. It outlives
+    /// the rows of the jobs.
+    ///
+    /// # Errors
+    /// A store that cannot read.
+    pub fn decisions(&self, after: Option<u64>, at_most: usize) -> Result<Vec<Acted>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        let acts = shared.store.read(|v| v.acts(after, at_most))?;
+        Ok(acts.into_iter().filter_map(|(number, act)| Acted::of(number, act)).collect())
+    }
+}
+
+/// A way out of the trash, on its way into the store.
+struct RestoreOp {
+    core: Arc<Core>,
+    job: JobId,
+    signed: Signed,
+    answer: Answer<Result<(), Error>>,
+    done: Option<Result<Changed, Error>>,
+}
+
+impl RestoreOp {
+    fn restore(&self, tx: &mut Write<'_>) -> Result<Changed, Error> {
+        let shared = &self.core.shared;
+        let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
+        let row = tx.job(self.job)?.ok_or(Error::NotFound(self.job))?;
+        // Its intent has a newer job: two of them would do the same.
+        if tx.identity(row.kind, row.key.as_str())?.is_none_or(|i| i.id != self.job) {
+            return Err(Refusal::NotAChoice("its intent was run again meanwhile, as another job".into()).into());
+        }
+        let failed = |e: &Entry| match e {
+            Entry::Attempt { text, .. } => Some(text.clone()),
+            Entry::GivenBack { .. }
+            | Entry::Intended { .. }
+            | Entry::Effect { .. }
+            | Entry::Strike { .. }
+            | Entry::Decision { .. }
+            | Entry::Checked { .. }
+            | Entry::Forgotten { .. }
+            | Entry::Restored { .. }
+            | Entry::Proposed { .. } => None,
+        };
+        let error = tx.journal(self.job)?.iter().rev().find_map(failed).unwrap_or_default();
+        let effects = tx.effects(self.job)?;
+        let now = shared.now();
+        let calls = |r: &EffectRecord| shared.call_facts(self.job, r, now);
+        let env = Env { now, draw: 0, calls: &calls };
+        let change = review::restore(&job, &effects, error, &self.signed, shared.rules_of(job.kind), &env)?;
+        tx.put(&change)?;
+        Ok(named(tx, shared, change)?)
+    }
+}
+
+impl Op for RestoreOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        match self.restore(tx) {
+            Err(Error::Store(e)) => Err(e),
+            other => {
+                self.done = Some(other);
+                Ok(())
+            }
+        }
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        match (result, self.done) {
+            (Ok(()), Some(Ok(changed))) => {
+                self.core.shared.report.changed(&[changed]);
+                self.answer.send(Ok(()));
+            }
+            (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),
+            (Ok(()), None) => {}
+            (Err(e), _) => self.answer.send(Err(store_error(e))),
+        }
+    }
+    fn unknown(&mut self) {
+        self.answer.send(Err(Error::Unknown));
+    }
+}

@@ -1,0 +1,134 @@
+//! One look at the alert rules, inside a round of the writer: what is kept and what is told rest on the same commit.
+
+use super::alerts::{ALERTS, Alarms, Word};
+use super::core::Core;
+use crate::handler::shared::Shared;
+use crate::model::id::JobId;
+use crate::model::job::JobState;
+use crate::observe::alerts::{Book, Failing, First, Looked, Seen, look};
+use crate::observe::events;
+use crate::store::{Lane, Op, StoreError, Write};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// After a look that could not be kept.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// One look, inside a round: what is kept and what is told rest on the same commit.
+pub(crate) struct LookOp {
+    core: Arc<Core>,
+    alarms: Arc<Alarms>,
+    looked: Option<Looked>,
+    /// What was taken out of the counters for this look; put back if it fails.
+    failing: Vec<Failing>,
+    ended: (u64, u64),
+}
+
+impl LookOp {
+    pub(crate) fn submit(core: &Arc<Core>, alarms: &Arc<Alarms>) {
+        let op = Self {
+            core: core.clone(),
+            alarms: alarms.clone(),
+            looked: None,
+            failing: std::mem::take(&mut *alarms.failing.lock()),
+            ended: (alarms.attempts.swap(0, Ordering::AcqRel), alarms.retries.swap(0, Ordering::AcqRel)),
+        };
+        let _ = core.shared.submit(Lane::Outcome, Box::new(op));
+    }
+    fn seen(&self, tx: &Write<'_>, book: &Book) -> Result<Seen, StoreError> {
+        let shared = &self.core.shared;
+        let letters = tx.depth()?.letters;
+        let oldest = match tx.letter_ids(None, 1)?.first() {
+            Some(id) => readable(tx.letter(*id))?.map(|l| l.created),
+            None => None,
+        };
+        let mut over = Vec::new();
+        for job in book.failing_jobs() {
+            let open = readable(tx.record(job))?.is_some_and(|r| !matches!(r.state, JobState::Ended { .. }));
+            if !open {
+                over.push(job);
+            }
+        }
+        Ok(Seen {
+            now: shared.now().wall,
+            letters,
+            oldest_letter: oldest,
+            ready: if self.alarms.rules.oldest_job.is_some() { line(tx, shared)? } else { Vec::new() },
+            failing: self.failing.clone(),
+            over,
+            attempts: self.ended.0,
+            retries: self.ended.1,
+        })
+    }
+}
+
+/// The first in line of each kind that is not paused.
+fn line(tx: &Write<'_>, shared: &Shared) -> Result<Vec<First>, StoreError> {
+    let mut out = Vec::new();
+    for (id, kind) in tx.kinds()? {
+        if shared.paused(&kind) {
+            continue;
+        }
+        if let Some((_, ticket, job)) = tx.ready(id, 1)?.first() {
+            // A new job's own number is its ticket; one with another ticket was promoted, nobody wrote down when.
+            let since = match readable(tx.job(*job))? {
+                Some(row) if *ticket == job.number() => Some(row.enqueued),
+                Some(_) | None => None,
+            };
+            out.push(First { kind, job: *job, since });
+        }
+    }
+    Ok(out)
+}
+
+/// A damaged row says nothing; it must not hide the rest.
+fn readable<T>(found: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
+    match found {
+        Err(StoreError::Corrupt { .. }) => Ok(None),
+        other => other,
+    }
+}
+
+impl Op for LookOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        let alarms = &self.alarms;
+        // Before the look: what becomes ready after it asks for the next one.
+        alarms.watches_line.store(false, Ordering::Release);
+        let book = alarms.book.lock().clone();
+        let seen = self.seen(tx, &book)?;
+        let looked = look(&alarms.rules, &book, &seen);
+        if looked.book != book {
+            let bytes = serde_json::to_vec(&looked.book).map_err(|e| StoreError::Bug(e.to_string()))?;
+            tx.put_meta(ALERTS, &bytes)?;
+        }
+        self.looked = Some(looked);
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        let alarms = &self.alarms;
+        let (Ok(()), Some(Looked { book, notices, next })) = (result, self.looked) else {
+            alarms.failing.lock().extend(self.failing);
+            alarms.attempts.fetch_add(self.ended.0, Ordering::AcqRel);
+            alarms.retries.fetch_add(self.ended.1, Ordering::AcqRel);
+            alarms.timer.look_at_alerts(self.core.shared.now().mono.after(LOOK_AGAIN));
+            return;
+        };
+        alarms.watches_line.fetch_or(book.watches_line(), Ordering::AcqRel);
+        alarms.line_told.store(book.tells_of_line(), Ordering::Release);
+        alarms.window.store(book.window_is_open(), Ordering::Release);
+        let told: HashSet<JobId> = book.failing_jobs().collect();
+        alarms.any_told.store(!told.is_empty(), Ordering::Release);
+        *alarms.jobs_told.lock() = told;
+        *alarms.book.lock() = book;
+        if let Some(next) = next {
+            let now = self.core.shared.now();
+            alarms.timer.look_at_alerts(now.mono.after(Duration::from_millis(next.since(now.wall))));
+        }
+        for notice in notices {
+            events::alert(&notice);
+            let _ = alarms.to.send(Word::Notice(notice));
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! What people do beside deciding: have the provider asked again, agree as the second person, run again from a remembered step,
+//! bring something back out of the trash.
+//!
+//! Keeps the promise that "it happened" counts from wherever it is learned, that "not there" only informs the person who decides,
+//! and that no effect record is ever forgotten. Called by the desk's operations.
+
+use super::effect::{Asking, probed};
+use super::letter::decide;
+use super::moves::{Scene, bury, put_letter};
+use super::{CallFacts, Change, Env, Refusal, lifecycle};
+use crate::model::attempt::Class;
+use crate::model::effect::{EffectRecord, EffectState, Probed, Stored};
+use crate::model::id::{EffectId, Lease, Token};
+use crate::model::job::{End, JobRecord, JobState, Memo, State};
+use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
+use crate::model::policy::KindRules;
+use crate::model::time::millis;
+use std::time::Duration;
+
+/// For an effect without a probe in its rule: "not there" means something only this long after its last call.
+const SETTLE: Duration = Duration::from_secs(60);
+
+/// Whether asking the provider about this effect could tell a person anything.
+pub fn may_check(letter: &LetterRecord, record: &EffectRecord) -> bool {
+    let asked = letter.questions.iter().any(|q| q.effect() == Some(&record.id));
+    let kept = record.state == EffectState::Confirmed && matches!(record.result, Some(Stored::Json(_)));
+    record.state.is_unresolved() || (asked && (!kept || record.conflict))
+}
+
+/// What a question to the provider rests on, when a person has it asked. Never beside a running call: its answer would be old
+/// before it came.
+pub fn ask_again(record: &EffectRecord, rules: &KindRules, facts: CallFacts) -> Result<Asking, Refusal> {
+    if facts.running_ms.is_some() {
+        return Err(Refusal::CallRunning(record.id.clone()));
+    }
+    let settle = rules.card(&record.id.name).and_then(|c| c.recovery.settle()).unwrap_or(SETTLE);
+    Ok(Asking { generation: record.generation, settled: facts.quiet_ms >= millis(settle) })
+}
+
+/// Who asked, about what, and what it rests on.
+#[derive(Clone, Debug)]
+pub struct Check<'a> {
+    /// About which effect.
+    pub effect: &'a EffectId,
+    /// Who.
+    pub who: &'a str,
+    /// The revision that was shown.
+    pub shown: u32,
+    /// As [`ask_again`] said.
+    pub asking: Asking,
+}
+
+/// The provider's answer to a person: "it happened" is proof, as from a late call; everything else is written down for the person
+/// to decide, and only if nothing else has happened since the question.
+pub fn checked(
+    job: &JobRecord,
+    letter: Option<&LetterRecord>,
+    effects: &[EffectRecord],
+    check: &Check<'_>,
+    answer: Probed,
+    rules: &KindRules,
+    env: &Env<'_>,
+) -> Result<Change, Refusal> {
+    let Some(record) = effects.iter().find(|e| e.id == *check.effect) else {
+        return Err(Refusal::NotAChoice(format!("there is no effect {}", check.effect)));
+    };
+    let entry = Entry::Checked {
+        effect: record.id.clone(),
+        answer: in_words(&answer, check.asking.settled),
+        who: check.who.to_owned(),
+        at: env.now.wall,
+    };
+    if let Probed::Found { .. } = answer {
+        // No claim has this token: the answer is nobody's attempt, and counts as every late proof does.
+        let nobody = Lease { job: job.id, token: Token(0) };
+        let (mut change, _) = probed(job, record, &nobody, check.asking, answer, rules, env)?;
+        change.journal.insert(0, entry);
+        let mut all = effects.to_vec();
+        for new in &change.effects {
+            all.iter_mut().filter(|e| e.id == new.id).for_each(|e| *e = new.clone());
+        }
+        return Ok(lifecycle::learned(change, letter, &all, rules, env));
+    }
+    if !matches!(job.state, JobState::NeedsDecision | JobState::Dead) {
+        return Err(Refusal::WrongState(State::from(&job.state)));
+    }
+    if check.shown != job.revision || record.generation != check.asking.generation {
+        return Err(Refusal::Stale { shown: check.shown, now: job.revision, since: Vec::new() });
+    }
+    if (env.calls)(record).running_ms.is_some() {
+        return Err(Refusal::CallRunning(record.id.clone()));
+    }
+    let mut change = Change::of(job);
+    change.record.revision = job.revision.saturating_add(1);
+    change.note(entry);
+    if let Probed::CannotTell(text) = answer {
+        change.effects.push(EffectRecord { error: Some(text), ..record.clone() });
+    }
+    Ok(change)
+}
+
+/// A provider's answer in plain words.
+pub fn in_words(answer: &Probed, settled: bool) -> String {
+    match answer {
+        Probed::Found { reference: Some(r), .. } => format!("it happened (reference {r})"),
+        Probed::Found { reference: None, .. } => "it happened".to_owned(),
+        Probed::NotThere if settled => "not there".to_owned(),
+        Probed::NotThere => "not there yet; its last call is so recent that it may still arrive".to_owned(),
+        Probed::CannotTell(text) => format!("cannot tell: {text}"),
+    }
+}
+
+/// Whether a decision that two people have to take may be carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Second {
+    /// This is the second person, and the two agree.
+    Agreed,
+    /// This is the first one: kept until somebody else decides the same.
+    Waits(Box<Change>),
+}
+
+/// Where two have to decide. Another verdict than the first one's is a new proposal.
+pub fn second(job: &JobRecord, letter: &LetterRecord, verdict: &Verdict, signed: &Signed) -> Result<Second, Refusal> {
+    if let Some((first, by)) = letter.proposed.as_deref()
+        && first.same(verdict)
+    {
+        let name = |who: &str| who.trim().to_lowercase();
+        if name(&by.who) == name(&signed.who) {
+            return Err(Refusal::SecondPerson(by.who.clone()));
+        }
+        return Ok(Second::Agreed);
+    }
+    let mut change = Change::of(job);
+    change.record.revision = job.revision.saturating_add(1);
+    change.note(Entry::Proposed { verdict: verdict.clone(), signed: signed.clone() });
+    put_letter(
+        &mut change,
+        LetterRecord { proposed: Some(Box::new((verdict.clone(), signed.clone()))), ..letter.clone() },
+    );
+    Ok(Second::Waits(Box::new(change)))
+}
+
+/// What is forgotten when a job runs again from `step`: it and everything that was remembered after it, in order. `None` if nothing
+/// of that name is remembered.
+pub fn forgotten<'a>(memos: &'a [Memo], step: &str) -> Option<Vec<&'a Memo>> {
+    let from = memos.iter().find(|m| m.name == step)?.number;
+    let mut out: Vec<&Memo> = memos.iter().filter(|m| m.number >= from).collect();
+    out.sort_by_key(|m| m.number);
+    Some(out)
+}
+
+/// Runs a job again from a remembered step or commit. What is forgotten goes into the history with its value; effect records stay,
+/// so nothing outside happens again.
+#[expect(clippy::too_many_arguments, reason = "a decision names everything it rests on")]
+pub fn replay_from(
+    job: &JobRecord,
+    letter: &LetterRecord,
+    effects: &[EffectRecord],
+    memos: &[Memo],
+    step: &str,
+    signed: &Signed,
+    shown: u32,
+    running: &dyn Fn(&EffectId) -> bool,
+    rules: &KindRules,
+) -> Result<Change, Refusal> {
+    let mut change = try_again(job, letter, effects, signed, shown, running, rules)?;
+    let Some(gone) = forgotten(memos, step) else {
+        return Err(Refusal::NotAChoice(format!("no step or commit named {step:?} is remembered")));
+    };
+    let verdict = Verdict::ReplayFrom { step: step.to_owned() };
+    change.journal = vec![Entry::Decision { verdict, signed: signed.clone() }];
+    for memo in &gone {
+        let Memo { name, commit, value, .. } = *memo;
+        change.note(Entry::Forgotten { name: name.clone(), commit: *commit, value: value.clone() });
+        change.forget.push(name.clone());
+    }
+    let left = memos.len().saturating_sub(gone.len());
+    change.record.memos = u32::try_from(left).unwrap_or(u32::MAX);
+    Ok(change)
+}
+
+/// Runs it again, for a whole list or from a step: never while nobody knows about an effect, nor beside a call that still runs.
+pub fn try_again(
+    job: &JobRecord,
+    letter: &LetterRecord,
+    effects: &[EffectRecord],
+    signed: &Signed,
+    shown: u32,
+    running: &dyn Fn(&EffectId) -> bool,
+    rules: &KindRules,
+) -> Result<Change, Refusal> {
+    let change = decide(job, letter, effects, &Verdict::TryAgain, signed, shown, running, rules)?;
+    let open: Vec<EffectId> = effects.iter().filter(|e| e.state.is_unresolved()).map(|e| e.id.clone()).collect();
+    if !open.is_empty() {
+        return Err(Refusal::Unresolved(open));
+    }
+    match effects.iter().find(|e| running(&e.id)) {
+        Some(e) => Err(Refusal::CallRunning(e.id.clone())),
+        None => Ok(change),
+    }
+}
+
+/// Out of the trash and back among the letters, with whatever still has to be asked. `error` is what went wrong last.
+pub fn restore(
+    job: &JobRecord,
+    effects: &[EffectRecord],
+    error: String,
+    signed: &Signed,
+    rules: &KindRules,
+    env: &Env<'_>,
+) -> Result<Change, Refusal> {
+    let JobState::Ended { how: End::Discarded, .. } = job.state else {
+        return Err(Refusal::WrongState(State::from(&job.state)));
+    };
+    let mut change = Change::of(job);
+    change.note(Entry::Restored { signed: signed.clone() });
+    let scene = Scene { token: job.last_token, continuing: false, effects, rules, env };
+    bury(&mut change, Why::Restored, Class::Permanent, error, vec![Question::WhatNow], &scene);
+    Ok(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{INSIDE, JUST_ENDED, QUIET, TTL, id, job, kind, ms, put, record, signed, with};
+    use super::*;
+    use crate::model::effect::{Recovery, Risk};
+    use crate::model::time::Wall;
+
+    fn rules() -> KindRules {
+        kind(Recovery::same_key(ms(TTL)), Recovery::ask(), Risk::Charge)
+    }
+    fn dead(questions: Vec<Question>) -> (JobRecord, LetterRecord) {
+        let state = if questions.contains(&Question::WhatNow) { JobState::Dead } else { JobState::NeedsDecision };
+        let letter = LetterRecord {
+            why: Why::TriesUsedUp,
+            created: Wall(0),
+            class: Class::Transient,
+            error: "oops".into(),
+            questions,
+            proposed: None,
+        };
+        (JobRecord { attempts: 2, revision: 3, ..job(state) }, letter)
+    }
+    fn memo(name: &str, number: u32, commit: bool) -> Memo {
+        Memo { name: name.into(), commit, value: number.to_string().into_bytes(), number }
+    }
+    fn found() -> Probed {
+        Probed::Found { result: Stored::Json(b"1".to_vec()), reference: Some("op".into()), undo: None }
+    }
+
+    /// The provider is never asked beside a running call, and "not there" is believed only after its settle time.
+    #[test]
+    fn a_check_waits_for_running_calls_and_knows_what_not_there_is_worth() {
+        let r = record("a", EffectState::Unknown, 1);
+        assert!(matches!(ask_again(&r, &rules(), INSIDE), Err(Refusal::CallRunning(_))));
+        let settled = |facts, rules: &KindRules| ask_again(&r, rules, facts).map(|a| a.settled);
+        let probing = kind(Recovery::probe(ms(20)), Recovery::ask(), Risk::Charge);
+        assert_eq!((settled(QUIET, &probing), settled(JUST_ENDED, &probing)), (Ok(true), Ok(false)));
+        assert_eq!(settled(QUIET, &rules()), Ok(false), "without a settle time of its own: a minute");
+    }
+
+    /// "It happened" answers the question from wherever the job stands, also if the view is old; the job goes on.
+    #[test]
+    fn found_is_a_fact_whatever_was_shown() {
+        let (job, letter) = dead(vec![Question::DidItHappen { effect: id("a") }]);
+        let effects = vec![record("a", EffectState::Unknown, 1)];
+        let check = Check { effect: &id("a"), who: "ada", shown: 1, asking: Asking { generation: 1, settled: false } };
+        let change = with(QUIET, 5, |env| checked(&job, Some(&letter), &effects, &check, found(), &rules(), env));
+        let change = change.expect("a fact is never stale");
+        assert_eq!(change.effects()[0].state, EffectState::Confirmed);
+        assert!(matches!(change.record().state, JobState::Ready { .. }));
+        assert!(
+            matches!(&change.journal()[0], Entry::Checked { answer, who, .. } if answer == "it happened (reference op)" && who == "ada")
+        );
+    }
+
+    /// Everything else only informs: state and records stay, the revision rises; on an old view it is refused.
+    #[test]
+    fn not_there_only_informs() {
+        let (job, letter) = dead(vec![Question::DidItHappen { effect: id("a") }]);
+        let effects = vec![record("a", EffectState::Unknown, 1)];
+        for (answer, text) in [(Probed::NotThere, "not there"), (Probed::CannotTell("503".into()), "cannot tell: 503")]
+        {
+            let ask = |shown| {
+                let asking = Asking { generation: 1, settled: true };
+                let check = Check { effect: &id("a"), who: "ada", shown, asking };
+                with(QUIET, 5, |env| checked(&job, Some(&letter), &effects, &check, answer.clone(), &rules(), env))
+            };
+            let change = ask(3).expect("the view is the newest");
+            assert_eq!((change.record().revision, &change.record().state), (4, &JobState::NeedsDecision));
+            assert!(change.effects().iter().all(|e| e.state == EffectState::Unknown && !e.unresolved.is_empty()));
+            assert!(matches!(&change.journal()[0], Entry::Checked { answer, .. } if answer == text));
+            assert!(matches!(ask(2), Err(Refusal::Stale { .. })));
+        }
+    }
+
+    /// The step and what came after it goes into the history with its value; effects stay, and nobody replays past an unknown one.
+    #[test]
+    fn a_replay_from_a_step_forgets_what_came_after_it_and_no_effect() {
+        let (mut job, letter) = dead(vec![Question::WhatNow]);
+        job.memos = 3;
+        let memos = [memo("z", 0, false), memo("a", 1, true), memo("m", 2, false)];
+        let from = |effects: &[EffectRecord], step: &str, running: bool| {
+            replay_from(&job, &letter, effects, &memos, step, &signed(9), 3, &|_| running, &rules())
+        };
+        let done = [record("a", EffectState::Confirmed, 1)];
+        let change = from(&done, "a", false).expect("everything is known");
+        assert_eq!(change.forget(), ["a", "m"]);
+        assert_eq!((change.record().memos, change.effects().len()), (1, 0));
+        let lines: Vec<String> = change.journal().iter().map(Entry::says).collect();
+        assert_eq!(
+            lines,
+            ["ada decided: run again from a (looked it up)", "the commit a was forgotten", "the step m was forgotten"]
+        );
+        assert!(matches!(&change.journal()[2], Entry::Forgotten { value, .. } if value == b"2"));
+        assert!(matches!(from(&done, "unheard", false), Err(Refusal::NotAChoice(_))));
+        assert!(matches!(from(&done, "a", true), Err(Refusal::CallRunning(_))));
+        for open in [EffectState::Unknown, EffectState::Intended] {
+            assert!(matches!(from(&[record("a", open, 1)], "a", false), Err(Refusal::Unresolved(_))));
+        }
+    }
+
+    /// Two people: the first one's word waits, a repetition by the same person is none, another verdict is a new proposal.
+    #[test]
+    fn the_second_person_is_another_one() {
+        let (mut job, letter) = dead(vec![Question::WhatNow]);
+        let (mut effects, mut kept) = (Vec::new(), Some(letter));
+        let by = |who: &str| Signed { who: who.into(), why: "so".into(), at: Wall(1) };
+        let mut say = |verdict: Verdict, who: &str| match second(&job, kept.as_ref().expect("open"), &verdict, &by(who))
+        {
+            Ok(Second::Waits(change)) => {
+                put(&mut job, &mut effects, &mut kept, &change);
+                "waits"
+            }
+            Ok(Second::Agreed) => "agreed",
+            Err(Refusal::SecondPerson(_)) => "same",
+            Err(_) => "refused",
+        };
+        assert_eq!(say(Verdict::TryAgain, "Ada"), "waits");
+        assert_eq!(say(Verdict::TryAgain, " ada "), "same");
+        assert_eq!(say(Verdict::Discard, "bob"), "waits");
+        assert_eq!(say(Verdict::TryAgain, "ada"), "waits", "the proposal is another one now");
+        assert_eq!(say(Verdict::TryAgain, "bob"), "agreed");
+    }
+
+    /// Out of the trash comes a dead letter with whatever is still open; only the trash gives anything back.
+    #[test]
+    fn only_the_trash_gives_back() {
+        let ended = |how| job(JobState::Ended { how, at: Wall(1) });
+        let effects = [record("a", EffectState::Confirmed, 1), record("gone", EffectState::Confirmed, 1)];
+        let back =
+            |job: &JobRecord| with(QUIET, 5, |env| restore(job, &effects, "oops".into(), &signed(5), &rules(), env));
+        let change = back(&ended(End::Discarded)).expect("it is in the trash");
+        assert_eq!(
+            change.record().state,
+            JobState::NeedsDecision,
+            "an effect that nobody declares any more is asked about"
+        );
+        let super::super::LetterMove::Put(letter) = change.letter() else { unreachable!("a letter is made") };
+        assert_eq!((letter.why, letter.error.as_str()), (Why::Restored, "oops"));
+        assert_eq!(letter.questions, [Question::Undeclared { effect: id("gone") }, Question::WhatNow]);
+        for how in [End::Done, End::HandledOutside, End::Cancelled] {
+            assert!(matches!(back(&ended(how)), Err(Refusal::WrongState(_))));
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What is said about a job before it runs (safety cards), while it waits for people (alerts) and when they decide.
+
+mod alerts;
+mod cards;
+mod people;

@@ -1,0 +1,265 @@
+//! Somebody is told the moment a person is needed, and again when it goes on for too long; across restarts neither forgotten nor
+//! repeated, and whatever the callback does.
+
+use super::super::ground::{Ground, MINUTE, SECOND, Signs, kind};
+use onceward::{Alert, AlertEvent, AlertRules, Builder, Decision, Fail, Jobs, RetryRatio, Scope, State};
+use std::sync::{Arc, Mutex};
+
+kind!(Fails = "fails" {
+    fn policy() -> onceward::Policy {
+        onceward::Policy::default().retries(5).backoff(onceward::Backoff::steps([SECOND]))
+    }
+});
+kind!(Fine = "fine");
+kind!(Alone = "alone");
+
+/// What was told: words as signs, and the whole of it.
+#[derive(Clone, Default)]
+struct Told {
+    signs: Signs,
+    all: Arc<Mutex<Vec<String>>>,
+}
+impl Told {
+    fn hear(&self, alert: &Alert) {
+        let (word, text) = match alert.event() {
+            AlertEvent::Letter(_) => ("letter".to_owned(), alert.to_string()),
+            AlertEvent::Fired(f) => (format!("fired {}", f.rule.as_str()), alert.to_string()),
+            AlertEvent::Resolved(f) => (format!("over {}", f.rule.as_str()), alert.to_string()),
+            other => panic!("{other:?}"),
+        };
+        self.all.lock().unwrap().push(text);
+        self.signs.say(word);
+    }
+    fn words(&self) -> Vec<String> {
+        self.signs.words()
+    }
+}
+
+fn queue(ground: &Ground, told: &Told) -> Builder {
+    let told = told.clone();
+    ground
+        .builder()
+        .on(|_, job: Fails| if job.n == 0 { Ok(()) } else { Err(Fail::new("no luck")) })
+        .on(|_, _: Fine| Ok(()))
+        .on_alert(move |alert| told.hear(alert))
+}
+
+/// A job that fails for good.
+fn dead(ground: &Ground, jobs: &Jobs, key: &str) -> onceward::JobId {
+    let id = jobs.enqueue(&Fails::new(key, 1)).unwrap().id();
+    for _ in 0..6 {
+        ground.pass(jobs, SECOND);
+    }
+    assert_eq!(jobs.state(id).unwrap(), State::Dead);
+    id
+}
+
+/// Everything that was to be told has been told: the queue says so when it stops.
+fn close(jobs: Jobs) {
+    jobs.shutdown(super::super::ground::PATIENCE).unwrap();
+}
+
+/// A job dies: its question is told at once. The fifth failure of the same job was told before it. Half an hour later it is told
+/// that a letter still waits; when it is answered, that too. Each once.
+#[test]
+fn somebody_is_told_at_once_after_half_an_hour_and_when_it_is_over() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told).start().unwrap();
+    let id = dead(&ground, &jobs, "a");
+    told.signs.until("letter", 1);
+    told.signs.until("fired same-job-failing", 1);
+    ground.pass(&jobs, 29 * MINUTE);
+    assert_eq!(told.signs.times("fired dead-letters"), 0);
+    ground.pass(&jobs, MINUTE);
+    told.signs.until("fired dead-letters", 1);
+    ground.pass(&jobs, 300 * MINUTE);
+    let letter = jobs.dead_letter(id).unwrap();
+    jobs.decide(&letter, Decision::handled_outside().by("ann", "done by hand")).unwrap();
+    ground.settle(&jobs);
+    told.signs.until("over dead-letters", 1);
+    told.signs.until("over same-job-failing", 1);
+    close(jobs);
+    let mut words = told.words();
+    words.sort();
+    assert_eq!(
+        words,
+        ["fired dead-letters", "fired same-job-failing", "letter", "over dead-letters", "over same-job-failing"]
+    );
+    let all = told.all.lock().unwrap().join("\n");
+    assert!(all.contains("fails/a: a: every automatic try failed. What now?"), "{all}");
+    assert!(all.contains("fails/a has failed 5 times"), "{all}");
+    assert!(all.contains("1 waiting for a decision: there has been a dead letter for 30 minutes"), "{all}");
+}
+
+/// The process is killed after 20 minutes, and another after it was told: the half hour is over after 10 more minutes, it is told
+/// once, and the next process tells it neither again nor forgets to say that it is over.
+#[test]
+fn a_restart_neither_forgets_the_half_hour_nor_tells_it_twice() {
+    let (mut ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told).start().unwrap();
+    let id = dead(&ground, &jobs, "a");
+    ground.pass(&jobs, 20 * MINUTE);
+    ground.kill(jobs);
+    assert_eq!(told.signs.times("fired dead-letters"), 0);
+    let jobs = queue(&ground, &told).start().unwrap();
+    ground.settle(&jobs);
+    ground.pass(&jobs, 9 * MINUTE);
+    ground.settle(&jobs);
+    assert_eq!(told.signs.times("fired dead-letters"), 0, "29 minutes");
+    ground.pass(&jobs, MINUTE);
+    told.signs.until("fired dead-letters", 1);
+    ground.kill(jobs);
+    // It goes on while nobody is there to tell it.
+    ground.clock.advance(60 * MINUTE);
+    let jobs = queue(&ground, &told).start().unwrap();
+    ground.settle(&jobs);
+    ground.pass(&jobs, 60 * MINUTE);
+    let letter = jobs.dead_letter(id).unwrap();
+    jobs.decide(&letter, Decision::discard().by("ann", "not needed")).unwrap();
+    ground.settle(&jobs);
+    told.signs.until("over dead-letters", 1);
+    close(jobs);
+    let times = |w: &str| told.signs.times(w);
+    assert_eq!((times("fired dead-letters"), times("over dead-letters")), (1, 1), "{:?}", told.words());
+    assert_eq!((times("fired same-job-failing"), times("letter")), (1, 1), "{:?}", told.words());
+}
+
+/// The machine sleeps through the half hour: the stopwatch stood still, the calendar did not, and it is told when that is noticed.
+#[test]
+fn a_suspend_does_not_stop_the_half_hour() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told).start().unwrap();
+    dead(&ground, &jobs, "a");
+    ground.settle(&jobs);
+    ground.clock.suspend(31 * MINUTE);
+    ground.settle(&jobs);
+    told.signs.until("fired dead-letters", 1);
+    close(jobs);
+}
+
+/// The half hour passes while no process runs: the next one says it when it starts.
+#[test]
+fn what_became_overdue_while_nobody_ran_is_told_at_the_start() {
+    let (mut ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told).start().unwrap();
+    dead(&ground, &jobs, "a");
+    ground.kill(jobs);
+    ground.clock.advance(31 * MINUTE);
+    let jobs = queue(&ground, &told).start().unwrap();
+    told.signs.until("fired dead-letters", 1);
+    close(jobs);
+}
+
+/// The callback pauses the kind whose jobs fail: nothing more of it runs, before and after a restart. One callback panics each
+/// time, and the other hears everything all the same.
+#[test]
+fn a_callback_may_pause_and_may_panic() {
+    let (mut ground, told) = (Ground::new(), Told::default());
+    let signs = told.signs.clone();
+    let jobs = ground
+        .builder()
+        .on(|_, _: Fails| Err(Fail::permanent("no")))
+        .on_alert(|_| std::panic::resume_unwind(Box::new("a bug in the callback")))
+        .on_alert({
+            let told = told.clone();
+            move |alert| {
+                if let AlertEvent::Letter(letter) = alert.event() {
+                    alert.pause(Scope::kind(letter.kind()), "it fails for good").unwrap();
+                }
+                told.hear(alert);
+            }
+        })
+        .start()
+        .unwrap();
+    jobs.enqueue(&Fails::new("a", 1)).unwrap();
+    signs.until("letter", 1);
+    let id = jobs.enqueue(&Fails::new("b", 1)).unwrap().id();
+    ground.settle(&jobs);
+    assert_eq!(jobs.state(id).unwrap(), State::Paused);
+    assert_eq!(jobs.pauses(), [(Scope::kind("fails"), "it fails for good".to_owned())]);
+    ground.kill(jobs);
+    let jobs = queue(&ground, &told).start().unwrap();
+    ground.settle(&jobs);
+    assert_eq!(jobs.state(id).unwrap(), State::Paused);
+    jobs.resume(Scope::kind("fails")).unwrap();
+    ground.settle(&jobs);
+    assert_eq!(jobs.state(id).unwrap(), State::Delayed);
+    close(jobs);
+}
+
+/// A kind whose handler is gone: its job could run and does not. A quarter of an hour after that was first seen somebody is told,
+/// once; a pause, which somebody knows about, ends it. The hour for which the job was asked to wait does not count.
+#[test]
+fn a_job_that_nobody_runs_is_told_and_a_pause_ends_it() {
+    let (mut ground, told) = (Ground::new(), Told::default());
+    let jobs = ground.builder().on(|_, _: Alone| Ok(())).start().unwrap();
+    jobs.after(60 * MINUTE, &Alone::new("a", 0)).unwrap();
+    ground.kill(jobs);
+    let jobs = queue(&ground, &told).start().unwrap();
+    ground.settle(&jobs);
+    ground.pass(&jobs, 60 * MINUTE);
+    ground.pass(&jobs, 14 * MINUTE);
+    assert_eq!(told.words(), Vec::<String>::new());
+    // Nobody wrote down when it became ready: it counts from the first look on, which is a quarter of an hour later.
+    ground.pass(&jobs, MINUTE);
+    ground.pass(&jobs, 14 * MINUTE);
+    assert_eq!(told.words(), Vec::<String>::new());
+    ground.pass(&jobs, MINUTE);
+    told.signs.until("fired oldest-job", 1);
+    ground.pass(&jobs, 60 * MINUTE);
+    jobs.pause(Scope::kind("alone"), "known").unwrap();
+    ground.settle(&jobs);
+    told.signs.until("over oldest-job", 1);
+    close(jobs);
+    assert_eq!(told.words(), ["fired oldest-job", "over oldest-job"]);
+}
+
+/// Jobs run as they should, then every second attempt is a retry: the jump is told, and over when it is calm again.
+#[test]
+fn a_jump_of_the_retry_ratio_is_told_once_and_over_once() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let rules = AlertRules::new().failures(None).dead_letters(None).retry_ratio(RetryRatio {
+        share: 0.25,
+        times_usual: 3.0,
+        attempts: 20,
+        window: 10 * MINUTE,
+    });
+    let jobs = queue(&ground, &told).alert_rules(rules).start().unwrap();
+    let fine = |from: u64| {
+        let some: Vec<_> = (from..from + 100).map(|n| Fine::new(&n.to_string(), n)).collect();
+        jobs.enqueue_many(&some).unwrap();
+        ground.settle(&jobs);
+    };
+    fine(0);
+    ground.pass(&jobs, 60 * MINUTE);
+    let failing: Vec<_> = (0..10).map(|n| Fails::new(&n.to_string(), 1)).collect();
+    jobs.enqueue_many(&failing).unwrap();
+    for _ in 0..6 {
+        ground.pass(&jobs, SECOND);
+    }
+    assert_eq!(told.signs.times("fired retry-ratio"), 0, "the window is not over");
+    ground.pass(&jobs, 10 * MINUTE);
+    told.signs.until("fired retry-ratio", 1);
+    fine(100);
+    ground.pass(&jobs, 10 * MINUTE);
+    told.signs.until("over retry-ratio", 1);
+    close(jobs);
+    assert_eq!((told.signs.times("fired retry-ratio"), told.signs.times("letter")), (1, 10), "{:?}", told.words());
+}
+
+/// Nothing waits for anybody: the rules do not wake the queue, whatever they would look for. A letter that waits asks for one look,
+/// at its half hour, and for none after it.
+#[test]
+fn an_idle_queue_with_alerts_sleeps() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told).start().unwrap();
+    ground.settle(&jobs);
+    let commits = |jobs: &Jobs| jobs.snapshot().unwrap().store_commit_duration_seconds.count;
+    let before = commits(&jobs);
+    for _ in 0..100 {
+        ground.pass(&jobs, 10 * MINUTE);
+    }
+    assert_eq!(commits(&jobs), before, "nothing was written");
+    assert_eq!(told.words(), Vec::<String>::new());
+    close(jobs);
+}

@@ -10,6 +10,7 @@ use crate::model::attempt::Outcome;
 use crate::model::fact::Fact;
 use crate::model::id::JobId;
 use crate::model::job::{JobState, State};
+use crate::model::outbox::{News, TopicNews};
 use crate::model::time::Mono;
 use crate::observe::alerts::{AlertRules, Book, Failing, Notice};
 use crate::observe::events;
@@ -52,6 +53,9 @@ pub(crate) struct Alarms {
     pub(super) watches_line: AtomicBool,
     /// The line was told to be stuck: when it moves it is looked at.
     pub(super) line_told: AtomicBool,
+    /// The same two for the outbox.
+    pub(super) watches_outbox: AtomicBool,
+    pub(super) outbox_told: AtomicBool,
     /// A window over retries is open.
     pub(super) window: AtomicBool,
     /// Jobs that were told: the end of each is looked for.
@@ -75,6 +79,8 @@ impl Alarms {
             retries: AtomicU64::new(0),
             watches_line: AtomicBool::new(false),
             line_told: AtomicBool::new(false),
+            watches_outbox: AtomicBool::new(false),
+            outbox_told: AtomicBool::new(false),
             window: AtomicBool::new(false),
             jobs_told: Mutex::default(),
             any_told: AtomicBool::new(false),
@@ -113,6 +119,26 @@ impl Alarms {
         }
         if at_once {
             self.timer.look_at_alerts(now);
+        }
+    }
+    /// Messages were written, or delivered.
+    pub(crate) fn outbox(&self, news: &[TopicNews], now: Mono) {
+        for TopicNews { news, .. } in news {
+            match news {
+                News::Written | News::Retried | News::Resent => {
+                    if let Some(limit) = self.rules.outbox
+                        && !self.watches_outbox.swap(true, Ordering::AcqRel)
+                    {
+                        self.timer.look_at_alerts(now.after(limit));
+                    }
+                }
+                News::Published | News::Discarded => {
+                    if self.outbox_told.load(Ordering::Acquire) && self.outbox_told.swap(false, Ordering::AcqRel) {
+                        self.timer.look_at_alerts(now.after(MOVING));
+                    }
+                }
+                News::Existing | News::Failed(_) | News::Dead { .. } => {}
+            }
         }
     }
     /// Pauses and resumes change which lines count.

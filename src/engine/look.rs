@@ -5,6 +5,7 @@ use super::core::Core;
 use crate::handler::shared::Shared;
 use crate::model::id::JobId;
 use crate::model::job::JobState;
+use crate::model::time::Wall;
 use crate::observe::alerts::{Book, Failing, First, Looked, Seen, look};
 use crate::observe::events;
 use crate::store::{Lane, Op, StoreError, Write};
@@ -56,6 +57,7 @@ impl LookOp {
             letters,
             oldest_letter: oldest,
             ready: if self.alarms.rules.oldest_job.is_some() { line(tx, shared)? } else { Vec::new() },
+            unsent: if self.alarms.rules.outbox.is_some() { unsent(tx, shared)? } else { Vec::new() },
             failing: self.failing.clone(),
             over,
             attempts: self.ended.0,
@@ -83,6 +85,19 @@ fn line(tx: &Write<'_>, shared: &Shared) -> Result<Vec<First>, StoreError> {
     Ok(out)
 }
 
+/// The oldest undelivered message of each topic that is not paused.
+fn unsent(tx: &Write<'_>, shared: &Shared) -> Result<Vec<(String, Wall)>, StoreError> {
+    let mut out = Vec::new();
+    for (topic, _) in tx.topics()? {
+        if shared.pauses.read().topic(&topic).is_none()
+            && let Some(oldest) = tx.topic_depth(&topic)?.oldest
+        {
+            out.push((topic, oldest));
+        }
+    }
+    Ok(out)
+}
+
 /// A damaged row says nothing; it must not hide the rest.
 fn readable<T>(found: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
     match found {
@@ -96,6 +111,7 @@ impl Op for LookOp {
         let alarms = &self.alarms;
         // Before the look: what becomes ready after it asks for the next one.
         alarms.watches_line.store(false, Ordering::Release);
+        alarms.watches_outbox.store(false, Ordering::Release);
         let book = alarms.book.lock().clone();
         let seen = self.seen(tx, &book)?;
         let looked = look(&alarms.rules, &book, &seen);
@@ -117,6 +133,8 @@ impl Op for LookOp {
         };
         alarms.watches_line.fetch_or(book.watches_line(), Ordering::AcqRel);
         alarms.line_told.store(book.tells_of_line(), Ordering::Release);
+        alarms.watches_outbox.fetch_or(book.watches_outbox(), Ordering::AcqRel);
+        alarms.outbox_told.store(book.tells_of_outbox(), Ordering::Release);
         alarms.window.store(book.window_is_open(), Ordering::Release);
         let told: HashSet<JobId> = book.failing_jobs().collect();
         alarms.any_told.store(!told.is_empty(), Ordering::Release);

@@ -133,6 +133,9 @@ impl Report for Reporter {
     }
     fn outbox(&self, news: &[TopicNews]) {
         self.observer.outbox(news);
+        if let Some(alarms) = &self.alarms {
+            alarms.outbox(news, self.now().mono);
+        }
         for TopicNews { topic, news } in news {
             match news {
                 News::Written | News::Retried | News::Resent => self.relays.wake(topic),

@@ -25,6 +25,8 @@ pub struct AlertRules {
     pub failures: Option<u32>,
     /// The first job in line of a kind that is not paused has been ready for this long (15 minutes).
     pub oldest_job: Option<Duration>,
+    /// A message of the outbox is undelivered for this long (15 minutes), whoever holds it up.
+    pub outbox: Option<Duration>,
     /// The share of retries among the attempts has jumped.
     pub retry_ratio: Option<RetryRatio>,
 }
@@ -48,6 +50,7 @@ impl Default for AlertRules {
             dead_letters: Some(Duration::from_secs(30 * 60)),
             failures: Some(5),
             oldest_job: Some(Duration::from_secs(15 * 60)),
+            outbox: Some(Duration::from_secs(15 * 60)),
             retry_ratio: Some(RetryRatio {
                 share: 0.25,
                 times_usual: 3.0,
@@ -81,6 +84,12 @@ impl AlertRules {
         self.oldest_job = after.into();
         self
     }
+    /// A message of the outbox undelivered for this long.
+    #[must_use]
+    pub fn outbox(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.outbox = after.into();
+        self
+    }
     /// The share of retries.
     #[must_use]
     pub fn retry_ratio(mut self, rule: impl Into<Option<RetryRatio>>) -> Self {
@@ -99,6 +108,8 @@ pub enum AlertRule {
     SameJobFailing,
     /// A job that could run is not run.
     OldestJob,
+    /// A message of the outbox is not delivered.
+    OutboxStuck,
     /// More attempts than usual are retries.
     RetryRatio,
 }
@@ -110,6 +121,7 @@ impl AlertRule {
             Self::DeadLetters => "dead-letters",
             Self::SameJobFailing => "same-job-failing",
             Self::OldestJob => "oldest-job",
+            Self::OutboxStuck => "outbox-stuck",
             Self::RetryRatio => "retry-ratio",
         }
     }
@@ -127,6 +139,8 @@ pub struct Firing {
     pub job: Option<JobId>,
     /// That job's key.
     pub key: Option<String>,
+    /// The topic of the outbox it is about, if it is about one.
+    pub topic: Option<String>,
     /// Since when.
     pub since: Wall,
     /// In plain words.
@@ -177,6 +191,8 @@ pub struct Seen {
     pub oldest_letter: Option<Wall>,
     /// The first in line, by kind.
     pub ready: Vec<First>,
+    /// Topics of the outbox that are not paused and have undelivered messages, each with the age of the oldest.
+    pub unsent: Vec<(String, Wall)>,
     /// Jobs that failed often since the last look.
     pub failing: Vec<Failing>,
     /// Of the jobs that were told: those that are over.
@@ -194,6 +210,7 @@ pub struct Book {
     letters: Option<Since>,
     jobs: BTreeMap<JobId, Job>,
     ready: BTreeMap<String, Line>,
+    outbox: BTreeMap<String, Since>,
     retries: Retries,
 }
 
@@ -246,6 +263,14 @@ impl Book {
     pub fn watches_line(&self) -> bool {
         !self.ready.is_empty()
     }
+    /// Whether topics of the outbox were told: somebody has to say when they move.
+    pub fn tells_of_outbox(&self) -> bool {
+        self.outbox.values().any(|t| t.told)
+    }
+    /// Whether a topic of the outbox is watched.
+    pub fn watches_outbox(&self) -> bool {
+        !self.outbox.is_empty()
+    }
     /// Whether a window over retries is open.
     pub fn window_is_open(&self) -> bool {
         self.retries.window.is_some()
@@ -269,6 +294,7 @@ pub fn look(rules: &AlertRules, book: &Book, seen: &Seen) -> Looked {
     dead_letters(rules, seen, &mut out);
     failing(seen, &mut out);
     line(rules, seen, &mut out);
+    outbox(rules, seen, &mut out);
     retries(rules, seen, &mut out);
     out
 }
@@ -286,6 +312,7 @@ fn dead_letters(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
         kind: None,
         job: None,
         key: None,
+        topic: None,
         since,
         text: match seen.letters {
             0 => "no dead letter waits any more".to_owned(),
@@ -337,6 +364,7 @@ fn same_job(id: JobId, job: &Job, text: String) -> Firing {
         kind: Some(job.kind.clone()),
         job: Some(id),
         key: Some(job.key.clone()),
+        topic: None,
         since: job.since,
         text,
     }
@@ -350,6 +378,7 @@ fn line(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
         kind: Some(kind.to_owned()),
         job: Some(line.job),
         key: None,
+        topic: None,
         since: line.since,
         text,
     };
@@ -387,6 +416,42 @@ fn line(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
     }
 }
 
+/// By the oldest message, whoever holds it up: a broker, a missing publisher, a person who is asked.
+fn outbox(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
+    let Some(limit) = rules.outbox else { return };
+    let before = std::mem::take(&mut out.book.outbox);
+    let say = |topic: &str, since: Wall, text: String| Firing {
+        rule: AlertRule::OutboxStuck,
+        kind: None,
+        job: None,
+        key: None,
+        topic: Some(topic.to_owned()),
+        since,
+        text,
+    };
+    for (topic, oldest) in &seen.unsent {
+        let since = (*oldest).min(seen.now);
+        let was = before.get(topic).is_some_and(|t| t.told);
+        let told = since.after(limit) <= seen.now;
+        if told && !was {
+            let text = format!("topic {topic:?} has an undelivered message for {}", minutes(seen.now.since(since)));
+            out.notices.push(Notice::Fired(say(topic, since, text)));
+        }
+        if was && !told {
+            let text = format!("topic {topic:?} delivers again");
+            out.notices.push(Notice::Resolved(say(topic, since, text)));
+        }
+        if !told {
+            out.again(since.after(limit));
+        }
+        out.book.outbox.insert(topic.clone(), Since { since, told });
+    }
+    for (topic, was) in before.iter().filter(|(topic, t)| t.told && !out.book.outbox.contains_key(*topic)) {
+        let text = format!("topic {topic:?} has nothing undelivered any more, or it is paused");
+        out.notices.push(Notice::Resolved(say(topic, was.since, text)));
+    }
+}
+
 fn retries(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
     let Some(rule) = rules.retry_ratio else { return };
     let r = &mut out.book.retries;
@@ -416,6 +481,7 @@ fn retries(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
         kind: None,
         job: None,
         key: None,
+        topic: None,
         since,
         text: format!("{retries} of {attempts} attempts were retries; usually it is {:.0} in 100", usually * 100.0),
     };
@@ -551,6 +617,24 @@ mod tests {
         assert_eq!(w.look(61, ready(4, Some(60))), (vec!["over oldest-job".to_owned()], Some(75)));
         assert_eq!(w.look(75, ready(4, Some(60))).0.len(), 1);
         assert_eq!(w.look(76, Seen::default()), (vec!["over oldest-job".to_owned()], None));
+    }
+
+    /// A broker is away: told once after a quarter of an hour, per topic, and over when the oldest message is young again or gone.
+    #[test]
+    fn an_undelivered_message_is_told_per_topic() {
+        let mut w = World::new();
+        let unsent = |topics: &[(&str, u64)]| Seen {
+            unsent: topics.iter().map(|(t, m)| ((*t).to_owned(), Wall(m * MINUTE))).collect(),
+            ..Seen::default()
+        };
+        assert_eq!(w.look(0, unsent(&[("a", 0), ("b", 0)])), (none(), Some(15)));
+        let (said, next) = w.look(15, unsent(&[("a", 0), ("b", 10)]));
+        assert_eq!(said, ["outbox-stuck topic \"a\" has an undelivered message for 15 minutes"]);
+        assert_eq!(next, Some(25));
+        assert_eq!(w.look(20, unsent(&[("a", 0), ("b", 19)])), (none(), Some(34)));
+        assert_eq!(w.look(21, unsent(&[("a", 20)])).0, ["over outbox-stuck"]);
+        assert_eq!(w.look(40, unsent(&[("a", 20)])).0.len(), 1);
+        assert_eq!(w.look(41, unsent(&[])), (vec!["over outbox-stuck".to_owned()], None));
     }
 
     /// One retry in ten is usual here; then half of the attempts are retries. It is told once the window is over, and over when a

@@ -263,3 +263,34 @@ fn an_idle_queue_with_alerts_sleeps() {
     assert_eq!(told.words(), Vec::<String>::new());
     close(jobs);
 }
+
+/// The broker is away for a quarter of an hour: told once with the topic, and over a minute after the messages go out again. A
+/// process that knows no publisher for a topic at all is told as well.
+#[test]
+fn a_topic_that_is_not_delivered_is_told_and_over_when_it_is() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let away = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let broker = away.clone();
+    let jobs = queue(&ground, &told)
+        .publisher("paid", move |_: &onceward::Message| {
+            if broker.load(std::sync::atomic::Ordering::SeqCst) { Err(Fail::new("no broker")) } else { Ok(()) }
+        })
+        .start()
+        .unwrap();
+    for topic in ["paid", "nobody"] {
+        jobs.transact::<_, Fail>(move |tx| Ok(tx.outbox(topic, "1", &1)?.is_new())).unwrap();
+    }
+    ground.pass(&jobs, 14 * MINUTE);
+    assert_eq!(told.signs.times("fired outbox-stuck"), 0);
+    ground.pass(&jobs, MINUTE);
+    told.signs.until("fired outbox-stuck", 2);
+    away.store(false, std::sync::atomic::Ordering::SeqCst);
+    for _ in 0..20 {
+        ground.pass(&jobs, MINUTE);
+    }
+    told.signs.until("over outbox-stuck", 1);
+    close(jobs);
+    assert_eq!((told.signs.times("fired outbox-stuck"), told.signs.times("over outbox-stuck")), (2, 1));
+    let all = told.all.lock().unwrap().join("\n");
+    assert!(all.contains("topic \"paid\" has an undelivered message for 15 minutes"), "{all}");
+}

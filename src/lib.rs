@@ -57,6 +57,7 @@
 //! | (none) | everything blocking: threads, effects, letters, outbox, proof log; no runtime |
 //! | `tokio` | async handlers, performers, probes and publishers, on a given runtime or one of our own |
 //! | `jiff` | local UTC offsets in the [`ProofLog`] |
+//! | `http`, `nats`, `postgres`, `mqtt` | a publisher each, in the module `publishers`: webhook, JetStream, inbox table, MQTT 5 |
 //! | `testkit` | manual clock, simulated disk, run-until-idle: the module `testkit` |
 //!
 //! Async twins of the blocking verbs (`enqueue_async`, `transact_async`, ..) work on any runtime and without the feature. A
@@ -76,6 +77,8 @@ mod jobs;
 pub mod model;
 pub mod observe;
 mod outbox;
+#[cfg(any(feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
+pub mod publishers;
 #[doc(hidden)]
 pub mod rules;
 #[doc(hidden)]

@@ -22,6 +22,8 @@ mod model;
 mod outbox;
 mod outlive;
 mod promises;
+#[cfg(any(feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
+mod publishers;
 mod rig;
 mod running;
 mod seen;

@@ -1,0 +1,196 @@
+//! JetStream, against nats-server.
+
+use super::{again, message, one, refused, run, server, unique};
+use onceward::publishers::async_nats::jetstream::stream::{Config, DiscardPolicy, Stream};
+use onceward::publishers::async_nats::{self, jetstream};
+use onceward::publishers::{Nats, StreamWarning, dedupe_key};
+use onceward::{AsyncPublisher, Message};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+pub(super) async fn stream(address: &str, config: Config) -> Stream {
+    let client = async_nats::connect(address).await.unwrap();
+    jetstream::new(client).create_stream(config).await.unwrap()
+}
+
+pub(super) async fn count(stream: &mut Stream) -> u64 {
+    stream.info().await.unwrap().state.messages
+}
+
+fn plain(topic: &str) -> Config {
+    Config { name: topic.to_owned(), subjects: vec![topic.to_owned()], ..Config::default() }
+}
+
+pub(super) fn once_each(topic: &str) -> Config {
+    Config {
+        name: topic.to_owned(),
+        subjects: vec![format!("{topic}.*")],
+        max_messages_per_subject: 1,
+        discard: DiscardPolicy::New,
+        discard_new_per_subject: true,
+        // Shorter is not possible, and nothing here waits for it to end: see the test that needs it gone.
+        duplicate_window: Duration::from_millis(100),
+        ..Config::default()
+    }
+}
+
+/// The same message twice, in two calls and in one batch: the stream has it once, with its id and headers.
+#[test]
+fn nats_has_a_repeated_message_once() {
+    let Some(address) = server("ONCEWARD_NATS") else { return };
+    run(async {
+        let topic = unique("repeated");
+        let mut stream = stream(&address, plain(&topic)).await;
+        let nats = Nats::at(&address).unwrap();
+        let (a, b) = (message(&topic, "a/1"), message(&topic, "b"));
+        one(&nats, &a).await.unwrap();
+        one(&nats, &a).await.unwrap();
+        let told = nats.publish_all(vec![a.clone(), b.clone(), b.clone(), a.clone()]).await;
+        assert!(told.len() == 4 && told.iter().all(Result::is_ok), "{told:?}");
+        assert_eq!(count(&mut stream).await, 2);
+        let kept = stream.get_raw_message(1).await.unwrap();
+        assert_eq!((&kept.payload[..], kept.subject.as_str()), (&a.body[..], topic.as_str()));
+        let header = |name: &str| kept.headers.get(name).map(|v| v.as_str().to_owned()).unwrap();
+        assert_eq!(header("Nats-Msg-Id"), dedupe_key(&a));
+        assert_eq!((header("Onceward-Id"), header("traceparent")), ("a/1".to_owned(), "00-1-2-03".to_owned()));
+        println!("nats: 6 publications, {} messages", count(&mut stream).await);
+    });
+}
+
+/// Two topics in one stream may use the same id: both messages arrive.
+#[test]
+fn nats_keeps_two_topics_with_the_same_id_apart() {
+    let Some(address) = server("ONCEWARD_NATS") else { return };
+    run(async {
+        let name = unique("apart");
+        let mut stream = stream(&address, Config { subjects: vec![format!("{name}.>")], ..plain(&name) }).await;
+        let nats = Nats::at(&address).unwrap();
+        for topic in ["paid", "sent"] {
+            one(&nats, &message(&format!("{name}.{topic}"), "1")).await.unwrap();
+        }
+        assert_eq!(count(&mut stream).await, 2);
+    });
+}
+
+/// The window has forgotten the id, but the subject is taken: the refusal means "here already", and the first body stays.
+#[test]
+fn one_subject_per_id_outlives_the_duplicate_window() {
+    let Some(address) = server("ONCEWARD_NATS") else { return };
+    run(async {
+        let topic = unique("each");
+        let mut stream = stream(&address, once_each(&topic)).await;
+        let nats = Nats::at(&address).unwrap().one_subject_per_id();
+        let first = message(&topic, "order.1");
+        one(&nats, &first).await.unwrap();
+        // Published past the window by somebody who does not know the pattern, the server says what it says then.
+        let client = async_nats::connect(&address).await.unwrap();
+        let subject = format!("{topic}.order%2E1");
+        let late = jetstream::new(client).publish(subject.clone(), "late".into()).await.unwrap().await.unwrap_err();
+        assert!(format!("{late:?}").contains("maximum messages per subject exceeded"), "{late:?}");
+        // Until the window has passed this is a duplicate, afterwards a refusal: Ok both times, which the count proves.
+        super::until("the window forgets", || async {
+            one(&nats, &first).await.unwrap();
+            let client = async_nats::connect(&address).await.unwrap();
+            let mut headers = async_nats::HeaderMap::new();
+            headers.insert("Nats-Msg-Id", dedupe_key(&first));
+            let ack =
+                jetstream::new(client).publish_with_headers(subject.clone(), headers, "late".into()).await.unwrap();
+            ack.await.is_err().then_some(())
+        })
+        .await;
+        one(&nats, &first).await.unwrap();
+        assert_eq!(count(&mut stream).await, 1);
+        one(&nats, &message(&topic, "order.2")).await.unwrap();
+        assert_eq!(count(&mut stream).await, 2);
+        // Without the pattern the same refusal is no proof of anything.
+        let other = Nats::at(&address).unwrap();
+        again(&one(&other, &message(&subject, "another id")).await, "maximum messages per subject");
+    });
+}
+
+/// A full stream refuses with the same code as a taken subject: that is no delivery.
+#[test]
+fn a_full_stream_is_again_and_not_here_already() {
+    let Some(address) = server("ONCEWARD_NATS") else { return };
+    run(async {
+        let topic = unique("full");
+        let mut stream = stream(&address, Config { max_messages: 1, ..once_each(&topic) }).await;
+        let nats = Nats::at(&address).unwrap().one_subject_per_id();
+        one(&nats, &message(&topic, "1")).await.unwrap();
+        again(&one(&nats, &message(&topic, "2")).await, "maximum messages exceeded");
+        assert_eq!(count(&mut stream).await, 1);
+    });
+}
+
+/// A window of two minutes and retries of a day: the app is told at the first message, once, and can ask before.
+#[test]
+fn a_duplicate_window_that_retries_can_outlast_is_told() {
+    let Some(address) = server("ONCEWARD_NATS") else { return };
+    run(async {
+        let day = Duration::from_secs(86_400);
+        let (short, long) = (unique("short"), unique("long"));
+        stream(&address, plain(&short)).await;
+        stream(&address, Config { duplicate_window: 2 * day, ..plain(&long) }).await;
+        let told = Arc::<Mutex<Vec<StreamWarning>>>::default();
+        let heard = told.clone();
+        let nats = Nats::at(&address).unwrap().retries_last(day, move |w| heard.lock().unwrap().push(w));
+        for id in ["1", "2"] {
+            one(&nats, &message(&short, id)).await.unwrap();
+            one(&nats, &message(&long, id)).await.unwrap();
+        }
+        let window = Duration::from_secs(120);
+        let warning = StreamWarning::ShortWindow { stream: short.clone(), window, retries: day };
+        assert_eq!(*told.lock().unwrap(), std::slice::from_ref(&warning));
+        assert_eq!(nats.check(&short, day).await.unwrap(), [warning]);
+        assert_eq!(nats.check(&long, day).await.unwrap(), []);
+        let (each, loose) = (unique("each"), unique("loose"));
+        stream(&address, once_each(&each)).await;
+        stream(&address, Config { subjects: vec![format!("{loose}.*")], ..plain(&loose) }).await;
+        let nats = Nats::at(&address).unwrap().one_subject_per_id();
+        assert_eq!(nats.check(&each, day).await.unwrap(), []);
+        assert_eq!(nats.check(&loose, day).await.unwrap(), [StreamWarning::TakesSecond { stream: loose }]);
+        assert!(nats.check(&unique("nowhere"), day).await.is_err());
+    });
+}
+
+/// Too large for the server or the stream, or no subject at all: trying again cannot help. The ones before it are delivered, the
+/// ones after it untouched.
+#[test]
+fn nats_refuses_for_good_what_it_can_never_take() {
+    let Some(address) = server("ONCEWARD_NATS") else { return };
+    run(async {
+        let topic = unique("large");
+        let mut stream = stream(&address, Config { max_message_size: 1024, ..plain(&topic) }).await;
+        let nats = Nats::at(&address).unwrap();
+        let sized = |size| Message::new(&topic, &format!("{size}"), vec![b'1'; size]);
+        refused(&one(&nats, &sized(2048)).await, "message size exceeds maximum");
+        refused(&one(&nats, &sized(1 << 20)).await, "max payload");
+        refused(&one(&nats, &message("not a subject", "1")).await, "no subject");
+        refused(&one(&nats, &message("orders.*", "1")).await, "no subject");
+        let mut ours = message(&topic, "1");
+        ours.headers.push(("nats-msg-id".to_owned(), "other".to_owned()));
+        refused(&one(&nats, &ours).await, "nats-msg-id");
+        assert_eq!(count(&mut stream).await, 0);
+        let told = nats.publish_all(vec![sized(1), sized(2048), sized(2)]).await;
+        assert!(told.len() == 2 && told[0].is_ok(), "{told:?}");
+        refused(&told[1], "message size");
+        assert_eq!(count(&mut stream).await, 1);
+    });
+}
+
+/// Nobody has made the stream yet: again, and delivered once it is there.
+#[test]
+fn a_missing_stream_is_again_until_it_is_there() {
+    let Some(address) = server("ONCEWARD_NATS") else { return };
+    run(async {
+        let topic = unique("later");
+        let nats = Nats::at(&address).unwrap();
+        again(&one(&nats, &message(&topic, "1")).await, "no stream takes the subject");
+        let mut stream = stream(&address, plain(&topic)).await;
+        one(&nats, &message(&topic, "1")).await.unwrap();
+        assert_eq!(count(&mut stream).await, 1);
+        let client = async_nats::connect(&address).await.unwrap();
+        one(&Nats::with_client(client), &message(&topic, "1")).await.unwrap();
+        assert_eq!(count(&mut stream).await, 1);
+    });
+}

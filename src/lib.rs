@@ -137,3 +137,7 @@ struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/outbox.md")]
 struct OutboxPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/publishers.md")]
+struct Publishers;

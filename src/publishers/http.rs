@@ -69,9 +69,10 @@ impl Http {
     /// A header on every request, e.g. `Authorization`.
     ///
     /// # Errors
-    /// HTTP does not allow the name or the value.
+    /// HTTP does not allow the name or the value, or the name is one that this publisher sets.
     pub fn header(mut self, name: &str, value: &str) -> Result<Self, Unusable> {
         let what = format!("the header {name:?} of the webhook");
+        reserved(name, &OURS).map_err(|e| Unusable::new(&what, e))?;
         let name = HeaderName::try_from(name).map_err(|e| Unusable::new(&what, e))?;
         let mut value = HeaderValue::try_from(value).map_err(|e| Unusable::new(&what, e))?;
         value.set_sensitive(true);
@@ -96,12 +97,12 @@ impl Http {
         format!("the webhook at {}{port}", self.uri.host().unwrap_or_default())
     }
     fn request(&self, message: &Message) -> Outcome<Vec<(HeaderName, HeaderValue)>> {
-        let mut own = Vec::with_capacity(message.headers.len());
+        let mut own = Vec::with_capacity(message.headers.len() + 8);
         for (name, value) in &message.headers {
             reserved(name, &OURS)?;
             own.push(header(name, value)?);
         }
-        if !own.iter().any(|(name, _)| name == "content-type") {
+        if !own.iter().chain(&self.headers).any(|(name, _)| name == "content-type") {
             own.push(header("content-type", "application/json")?);
         }
         for (name, value) in card(message) {

@@ -37,7 +37,9 @@ pub use tokio_postgres;
 #[cfg(feature = "http")]
 pub use ureq;
 
-use crate::handler::fail::{Fail, Outcome};
+use crate::handler::fail::Fail;
+#[cfg(any(feature = "http", feature = "nats", feature = "mqtt"))]
+use crate::handler::fail::Outcome;
 use crate::model::outbox::Message;
 use std::fmt::Write;
 use std::time::Duration;
@@ -104,9 +106,7 @@ fn reserved(name: &str, others: &[&str]) -> Outcome<()> {
         None => lower == **other,
     };
     if lower.starts_with("onceward-") || others.iter().any(taken) {
-        return Err(never(format!(
-            "the header {name:?} of the message is the publisher's to set: give it another name"
-        )));
+        return Err(never(format!("the header {name:?} is the publisher's to set: give it another name")));
     }
     Ok(())
 }

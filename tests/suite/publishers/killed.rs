@@ -103,7 +103,7 @@ fn a_server_killed_between_publish_and_acknowledgement_has_one() {
     println!("killed: 3 servers with kill -9, each between publish and acknowledgement");
 }
 
-const SHORT: Duration = Duration::from_secs(2);
+const SHORT: Duration = Duration::from_secs(6);
 
 /// What happens to every broker: publish into silence, kill, try in vain, start, publish again.
 async fn killed<F: Future<Output = Option<()>>>(

@@ -28,7 +28,7 @@ pub(super) fn once_each(topic: &str) -> Config {
         max_messages_per_subject: 1,
         discard: DiscardPolicy::New,
         discard_new_per_subject: true,
-        // Shorter is not possible, and nothing here waits for it to end: see the test that needs it gone.
+        // The shortest there is: one test needs it to be over.
         duplicate_window: Duration::from_millis(100),
         ..Config::default()
     }

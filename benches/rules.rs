@@ -25,9 +25,9 @@ fn rules(c: &mut Criterion) {
         b.iter(|| admit::create(black_box(JobId::from_number(1)), KindId(1), 128, Start::Now, &kind, now));
     });
     g.bench_function("claim", |b| {
-        b.iter(|| lifecycle::claim(black_box(new.record()), token, &[], &kind, now).expect("ready"));
+        b.iter(|| lifecycle::claim(black_box(new.record()), token, &[], &kind, &env).expect("ready"));
     });
-    let claim = lifecycle::claim(new.record(), token, &[], &kind, now).expect("ready");
+    let claim = lifecycle::claim(new.record(), token, &[], &kind, &env).expect("ready");
     let lease = claim.lease().expect("claimed");
     let running = claim.change().record();
     g.bench_function("end_success", |b| {

@@ -10,8 +10,9 @@ use crate::engine::ops::named;
 use crate::error::Error;
 use crate::handler::reply::{Answer, answer};
 use crate::handler::shared::{Changed, InsideTransaction, Shared, store_error};
+use crate::handler::undo;
 use crate::jobs::Jobs;
-use crate::model::effect::{EffectRecord, EffectState, Risk, Stored};
+use crate::model::effect::{EffectRecord, EffectState, Risk, Stored, Undoing};
 use crate::model::id::{EffectId, JobId};
 use crate::model::job::{JobRow, Memo};
 use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
@@ -19,6 +20,7 @@ use crate::model::time::Wall;
 use crate::rules::Refusal;
 use crate::rules::letter::{self, Choice as Valid};
 use crate::rules::review::{self, Second};
+use crate::rules::undo::{extent, taken_back, undo_key};
 use crate::store::{Lane, Op, StoreError, View, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -67,8 +69,12 @@ pub struct LedgerLine {
     pub error: Option<String>,
     /// How often the provider was called.
     pub calls: u32,
-    /// The job that would compensate it, as kind and key.
+    /// The job that would compensate it, or does, as kind and key.
     pub undo: Option<(String, String)>,
+    /// How far its compensation is.
+    pub undoing: Undoing,
+    /// The job that undoes it, or did, while that is remembered.
+    pub undo_job: Option<JobId>,
 }
 
 /// Something a person may decide, with what will and will not happen.
@@ -219,6 +225,11 @@ impl Decision {
     pub fn replay_from(step: &str) -> Self {
         Self::new(Verdict::ReplayFrom { step: step.to_owned() })
     }
+    /// Undo what it did: each effect that can be undone, the last first, by a job of its own. It ends as compensated, never as a
+    /// success. [`DeadLetter::choices`] says what would be undone and what stays.
+    pub fn undo() -> Self {
+        Self::new(Verdict::Undo)
+    }
     /// Throw it into the trash: [`Jobs::restore`] brings it back until its rows are pruned (30 days, 90 for risky kinds).
     pub fn discard() -> Self {
         Self::new(Verdict::Discard)
@@ -296,7 +307,7 @@ impl Jobs {
     pub fn ledger(&self, id: JobId) -> Result<Vec<LedgerLine>, Error> {
         let shared = self.shared();
         shared.may_call()?;
-        Ok(shared.store.read(|v| v.effects(id))?.iter().map(line).collect())
+        Ok(shared.store.read(|v| lines(v, &v.effects(id)?))?)
     }
     /// Carries out a person's decision, signed, in one commit. Where two people have to decide, the first one's decision is kept
     /// and waits for the second.
@@ -346,7 +357,7 @@ impl Jobs {
 
 fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> {
     let found = shared.store.read(|v| load(v, id))?;
-    let Some((row, record, letter, effects, history, mut memos)) = found else { return Ok(None) };
+    let Some((row, record, letter, effects, ledger, history, mut memos)) = found else { return Ok(None) };
     let two = {
         // The stake is read by the app's code.
         let _inside = InsideTransaction::enter();
@@ -370,7 +381,7 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
         error: letter.error,
         created: letter.created,
         attempts: record.attempts,
-        ledger: effects.iter().map(line).collect(),
+        ledger,
         questions: letter.questions,
         choices,
         history,
@@ -413,15 +424,31 @@ fn with_news(refusal: Refusal, history: &[Entry], shown: usize) -> Refusal {
     refusal
 }
 
-type Loaded = (JobRow, crate::model::job::JobRecord, LetterRecord, Vec<EffectRecord>, Vec<Entry>, Vec<Memo>);
+type Loaded =
+    (JobRow, crate::model::job::JobRecord, LetterRecord, Vec<EffectRecord>, Vec<LedgerLine>, Vec<Entry>, Vec<Memo>);
 
 fn load(v: &View<'_>, id: JobId) -> Result<Option<Loaded>, StoreError> {
     let Some(letter) = v.letter(id)? else { return Ok(None) };
     let (Some(row), Some(record)) = (v.job(id)?, v.record(id)?) else { return Ok(None) };
-    Ok(Some((row, record, letter, v.effects(id)?, v.journal(id)?, v.memos(id)?)))
+    let effects = v.effects(id)?;
+    let ledger = lines(v, &effects)?;
+    Ok(Some((row, record, letter, effects, ledger, v.journal(id)?, v.memos(id)?)))
 }
 
-fn line(e: &EffectRecord) -> LedgerLine {
+fn lines(v: &View<'_>, effects: &[EffectRecord]) -> Result<Vec<LedgerLine>, StoreError> {
+    effects.iter().map(|e| Ok(line(e, undo_job(v, e)?))).collect()
+}
+
+/// The job that undoes it, if undoing it was ever begun.
+fn undo_job(v: &View<'_>, e: &EffectRecord) -> Result<Option<JobId>, StoreError> {
+    let Some(undo) = e.undo.as_ref().filter(|_| e.is_taken_back()) else { return Ok(None) };
+    match v.kind(&undo.kind)? {
+        Some(kind) => Ok(v.identity(kind, undo_key(e).as_str())?.map(|i| i.id)),
+        None => Ok(None),
+    }
+}
+
+fn line(e: &EffectRecord, undo_job: Option<JobId>) -> LedgerLine {
     LedgerLine {
         id: e.id.clone(),
         says: e.says.clone(),
@@ -435,7 +462,9 @@ fn line(e: &EffectRecord) -> LedgerLine {
             Some(Stored::Json(_)) | None => None,
         }),
         calls: e.calls,
-        undo: e.undo.as_ref().map(|u| (u.kind.clone(), u.key.to_string())),
+        undo: e.undo.as_ref().map(|u| (u.kind.clone(), undo_key(e).to_string())),
+        undoing: e.undoing,
+        undo_job,
     }
 }
 
@@ -462,17 +491,31 @@ fn describe(valid: &Valid, effects: &[EffectRecord]) -> Choice {
             will: vec!["the job runs once more at once; this does not spend its automatic tries".into()],
             will_not: done,
         },
+        Valid::Undo => {
+            let plan = extent(effects);
+            let undone = plan.undo.iter().filter_map(|e| Some((e, e.undo.as_ref()?)));
+            Choice {
+                label: "Undo what was done".into(),
+                will: undone.map(|(e, u)| format!("{} is undone, by a {} job of its own", e.says, u.kind)).collect(),
+                will_not: plan
+                    .left
+                    .iter()
+                    .map(|e| format!("{} stays as it is: nobody undoes it", e.says))
+                    .chain(["it never counts as a success, and cannot be tried again as the same job".to_owned()])
+                    .collect(),
+            }
+        }
         Valid::HandledOutside => Choice {
             label: "Somebody took care of it".into(),
             will: vec!["the job ends, marked as handled outside".into()],
-            will_not: vec!["nothing of it runs again".into()],
+            will_not: never_again("nothing of it runs again", effects),
         },
         Valid::Discard => Choice {
             label: "Discard".into(),
             will: vec![
                 "the job ends, marked as discarded, and lies in the trash for a while: it can be brought back".into(),
             ],
-            will_not: vec!["nothing of it runs again; what was done stays done".into()],
+            will_not: never_again("nothing of it runs again; what was done stays done", effects),
         },
     }
 }
@@ -507,6 +550,14 @@ fn two_decide(shared: &Shared, row: &JobRow) -> bool {
     (kind.stake)(row).is_none_or(|stake| limit == 0 || stake > limit)
 }
 
+/// Why "try again" is not among the choices, where that is so.
+fn never_again(text: &str, effects: &[EffectRecord]) -> Vec<String> {
+    let why = taken_back(effects).map(|e| {
+        format!("it cannot be tried again, because undoing this was begun: {}; run_again makes a new job of it", e.says)
+    });
+    std::iter::once(text.to_owned()).chain(why).collect()
+}
+
 /// A decision on its way into the store.
 struct DecideOp {
     core: Arc<Core>,
@@ -517,11 +568,11 @@ struct DecideOp {
     /// Lines of history that were shown.
     lines: usize,
     answer: Answer<Result<Decided, Error>>,
-    done: Option<Result<(Changed, Decided), Error>>,
+    done: Option<Result<(Vec<Changed>, Decided), Error>>,
 }
 
 impl DecideOp {
-    fn decide(&self, tx: &mut Write<'_>) -> Result<(Changed, Decided), Error> {
+    fn decide(&self, tx: &mut Write<'_>) -> Result<(Vec<Changed>, Decided), Error> {
         let shared = &self.core.shared;
         let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
         let Some(letter) = tx.letter(self.job)? else {
@@ -545,6 +596,7 @@ impl DecideOp {
             | Verdict::DidNotHappen { .. }
             | Verdict::TryAgain
             | Verdict::HandledOutside
+            | Verdict::Undo
             | Verdict::Discard => {
                 letter::decide(&job, &letter, &effects, &verdict, &self.signed, self.shown, &running, rules)
             }
@@ -561,8 +613,8 @@ impl DecideOp {
         {
             (change, came) = (*first, Decided::WaitsForSecond);
         }
-        tx.put(&change)?;
-        Ok((named(tx, shared, change)?, came))
+        let changed = named(tx, shared, change)?;
+        Ok((undo::put(tx, shared, changed, None)?, came))
     }
     /// A reference becomes the result it stands for, if the effect can rebuild it.
     fn rebuilt(&self, effects: &[EffectRecord]) -> Verdict {
@@ -581,6 +633,7 @@ impl DecideOp {
             | Verdict::TryAgain
             | Verdict::HandledOutside
             | Verdict::Discard
+            | Verdict::Undo
             | Verdict::ReplayFrom { .. } => self.verdict.clone(),
         }
     }
@@ -600,12 +653,12 @@ impl Op for DecideOp {
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {
-            (Ok(()), Some(Ok((changed, came)))) => {
+            (Ok(()), Some(Ok((changes, came)))) => {
                 // Only now: an undone decision must not make an effect forget when its last call ended.
-                for e in changed.change.effects() {
+                for e in changes.first().map_or(&[][..], |c| c.change.effects()) {
                     self.core.shared.calls.forget(self.job, &e.id);
                 }
-                self.core.shared.report.changed(&[changed]);
+                self.core.shared.report.changed(&changes);
                 self.answer.send(Ok(came));
             }
             (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),

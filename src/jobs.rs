@@ -236,6 +236,7 @@ impl Jobs {
             | JobState::Running { .. }
             | JobState::NeedsDecision
             | JobState::Dead
+            | JobState::Compensating { .. }
             | JobState::Ended { .. } => None,
         })
     }

@@ -106,12 +106,12 @@ pub use handler::tx::Tx;
 pub use jobs::{Jobs, Report, Scope};
 pub use model::Limits;
 pub use model::attempt::Class;
-pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappened, Risk};
+pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappened, Risk, Undoing};
 pub use model::id::{EffectId, IdempotencyKey, JobId, JobKey};
 pub use model::job::{Codec, Enqueued, State};
 pub use model::letter::{Entry, Signed, Verdict, Why};
 pub use model::outbox::{Act, Ending, Message, OnStuck, Outboxed, Topic};
-pub use model::policy::{Backoff, Keep, OnInterrupt, Policy};
+pub use model::policy::{Backoff, Keep, OnDead, OnInterrupt, Policy};
 pub use model::question::Question;
 pub use model::time::Wall;
 pub use observe::{

@@ -77,7 +77,10 @@ impl Acted {
             | Entry::Intended { .. }
             | Entry::Effect { .. }
             | Entry::Strike { .. }
-            | Entry::Forgotten { .. } => return None,
+            | Entry::Forgotten { .. }
+            | Entry::UndoEnqueued { .. }
+            | Entry::Undoes { .. }
+            | Entry::Compensated { .. } => return None,
         };
         let Act { job, kind, key, entry } = act;
         Some(Self { number, job, kind, key, who, why, at: at.to_system(), entry })
@@ -176,6 +179,13 @@ impl RestoreOp {
         if tx.identity(row.kind, row.key.as_str())?.is_none_or(|i| i.id != self.job) {
             return Err(Refusal::NotAChoice("its intent was run again meanwhile, as another job".into()).into());
         }
+        // The job that it would have undone asks a person since then.
+        if row.undoes.is_some() {
+            return Err(Refusal::NotAChoice(
+                "it undoes another job, whose own letter asks what now: decide that one".into(),
+            )
+            .into());
+        }
         let failed = |e: &Entry| match e {
             Entry::Attempt { text, .. } => Some(text.clone()),
             Entry::GivenBack { .. }
@@ -186,7 +196,10 @@ impl RestoreOp {
             | Entry::Checked { .. }
             | Entry::Forgotten { .. }
             | Entry::Restored { .. }
-            | Entry::Proposed { .. } => None,
+            | Entry::Proposed { .. }
+            | Entry::UndoEnqueued { .. }
+            | Entry::Undoes { .. }
+            | Entry::Compensated { .. } => None,
         };
         let error = tx.journal(self.job)?.iter().rev().find_map(failed).unwrap_or_default();
         let effects = tx.effects(self.job)?;

@@ -113,6 +113,7 @@ impl Alarms {
                     | Fact::Moved { .. }
                     | Fact::LeaseExpired(_)
                     | Fact::Effect { .. }
+                    | Fact::Compensation { .. }
                     | Fact::Conflict { .. } => {}
                 }
             }

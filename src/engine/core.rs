@@ -175,7 +175,7 @@ impl Core {
                 }
                 core.signal();
             })),
-            done: None,
+            done: Vec::new(),
         };
         if self.shared.submit(Lane::Outcome, Box::new(op)).is_err() {
             // The store is closed: the run row stays, and the next open gives the claim back.

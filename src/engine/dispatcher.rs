@@ -7,9 +7,12 @@ use super::worker::MAX_AHEAD;
 use crate::handler::attempt::Claimed;
 use crate::handler::kinds::Kind;
 use crate::handler::shared::{Changed, Phase};
+use crate::handler::undo;
+use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId, Lease, Token};
 use crate::model::job::JobState;
 use crate::model::time::Mono;
+use crate::rules::Env;
 use crate::rules::lifecycle::{self, Claim};
 use crate::store::{RoundHook, StoreError, Write};
 use crossbeam_channel::Sender;
@@ -262,7 +265,9 @@ impl Dispatcher {
         let now = self.core.shared.now();
         let token = self.token(tx)?;
         let served = &self.kinds[at];
-        let claim = lifecycle::claim(&record, token, &effects, &served.kind.rules, now);
+        let calls = |r: &EffectRecord| self.core.shared.call_facts(id, r, now);
+        let env = Env { now, draw: 0, calls: &calls };
+        let claim = lifecycle::claim(&record, token, &effects, &served.kind.rules, &env);
         let (change, go) = match claim {
             Ok(Claim::Go(change)) => (change, true),
             Ok(Claim::Not(change)) => (change, false),
@@ -270,12 +275,13 @@ impl Dispatcher {
                 return Err(StoreError::Corrupt { what: format!("its ready row is not true: {refusal}") });
             }
         };
-        tx.put(&change)?;
         let mut changed = Changed::new(served.name.clone(), served.kind.queue, row.key.clone(), change);
         if !go {
-            self.changes.push(changed);
+            let changes = undo::put(tx, &self.core.shared, changed, Some(&row))?;
+            self.changes.extend(changes);
             return Ok(Claimedness::Moved);
         }
+        tx.put(&changed.change)?;
         // A new job's ticket is its number; one that came back has a later one, and when that was is not kept.
         let first = matches!(record.state, JobState::Ready { ticket } if ticket == id.0);
         changed.waited_ms = first.then(|| now.wall.since(row.enqueued));

@@ -4,6 +4,7 @@ use super::core::Core;
 use crate::error::Error;
 use crate::handler::reply::Answer;
 use crate::handler::shared::{Changed, Pauses, Shared, store_error};
+use crate::handler::undo;
 use crate::model::id::{JobId, KindId};
 use crate::model::job::{End, Identity, JobState};
 use crate::model::time::Wall;
@@ -50,6 +51,7 @@ impl Op for PromoteOp {
                 | JobState::Running { .. }
                 | JobState::NeedsDecision
                 | JobState::Dead
+                | JobState::Compensating { .. }
                 | JobState::Ended { .. } => false,
             };
             if same && let Ok(change) = lifecycle::promote(&job) {
@@ -290,7 +292,7 @@ pub(crate) struct CancelOp {
     pub(crate) core: Arc<Core>,
     pub(crate) id: JobId,
     pub(crate) answer: Answer<Result<(), Error>>,
-    pub(crate) done: Option<Result<Changed, Error>>,
+    pub(crate) done: Option<Result<Vec<Changed>, Error>>,
 }
 
 impl Op for CancelOp {
@@ -303,8 +305,8 @@ impl Op for CancelOp {
         let shared = &self.core.shared;
         self.done = Some(match lifecycle::cancel(&job, &effects, shared.rules_of(job.kind), shared.now()) {
             Ok(change) => {
-                tx.put(&change)?;
-                Ok(named(tx, shared, change)?)
+                let changed = named(tx, shared, change)?;
+                Ok(undo::put(tx, shared, changed, None)?)
             }
             Err(refusal) => Err(refusal.into()),
         });
@@ -312,8 +314,8 @@ impl Op for CancelOp {
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {
-            (Ok(()), Some(Ok(changed))) => {
-                if changed.change.record().cancel {
+            (Ok(()), Some(Ok(changes))) => {
+                if changes.first().is_some_and(|c| c.change.record().cancel) {
                     self.core.cancels.lock().insert(self.id);
                 }
                 for a in self.core.attempts() {
@@ -321,7 +323,7 @@ impl Op for CancelOp {
                         a.cancel();
                     }
                 }
-                self.core.shared.report.changed(&[changed]);
+                self.core.shared.report.changed(&changes);
                 self.answer.send(Ok(()));
             }
             (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),

@@ -4,6 +4,7 @@
 //! process or another boot an interruption, no slot at all means that the handler was never called.
 
 use crate::handler::shared::{Changed, Shared};
+use crate::handler::undo;
 use crate::model::attempt::Evidence;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, Token};
@@ -77,8 +78,8 @@ impl Op for RecoverOp {
             let calls = |r: &EffectRecord| self.shared.call_facts(*id, r, now);
             let env = Env { now, draw: self.shared.draw(), calls: &calls };
             if let Ok(change) = lifecycle::recover(&job, *evidence, &effects, self.shared.rules_named(&name), &env) {
-                tx.put(&change)?;
-                self.changes.push(super::ops::named(tx, &self.shared, change)?);
+                let changed = super::ops::named(tx, &self.shared, change)?;
+                self.changes.extend(undo::put(tx, &self.shared, changed, None)?);
             }
         }
         Ok(())

@@ -37,6 +37,7 @@ pub(crate) fn take(observer: &Observer, shared: &Shared) -> Result<Snapshot, Err
     waiting(shared, &mut gauges)?;
     lettered(shared, &mut gauges)?;
     running(shared, &mut gauges)?;
+    compensating(shared, &mut gauges)?;
     let pauses = shared.pauses.read();
     gauges.paused = pauses.count() > 0;
     gauges.paused_kinds = pauses.kinds.keys().cloned().collect();
@@ -72,6 +73,18 @@ fn running(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
     })?;
     for kind in kinds.into_iter().flatten() {
         gauges.depth(shared.queue_of(&shared.kind_name(kind)), State::Running, 1);
+    }
+    Ok(())
+}
+
+/// Jobs whose undo jobs are not all over.
+fn compensating(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
+    let kinds = shared.store.read(|v| {
+        let ids = v.compensating()?;
+        ids.into_iter().map(|id| Ok(readable(v.record(id))?.map(|r| r.kind))).collect::<Result<Vec<_>, _>>()
+    })?;
+    for kind in kinds.into_iter().flatten() {
+        gauges.depth(shared.queue_of(&shared.kind_name(kind)), State::Compensating, 1);
     }
     Ok(())
 }

@@ -379,7 +379,7 @@ impl Timer {
             output: None,
             line: attempt.line(),
             then: Some(forget_cancel(&self.core, attempt.id())),
-            done: None,
+            done: Vec::new(),
         };
         let _ = self.core.shared.submit(Lane::Outcome, Box::new(op));
         (self.abort)(token);

@@ -172,6 +172,7 @@ pub(crate) fn longest(state: &JobState) -> u64 {
         | JobState::Running { .. }
         | JobState::NeedsDecision
         | JobState::Dead
+        | JobState::Compensating { .. }
         | JobState::Ended { .. } => u64::MAX,
     }
 }

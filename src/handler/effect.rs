@@ -42,6 +42,9 @@ pub trait Effect: Serialize + DeserializeOwned + Send + Sync + 'static {
         Recovery::ask()
     }
     /// The forward action that compensates it; stored with the intent, completed by the result.
+    ///
+    /// It is asked for twice: before the call, without a result, and after it. What cannot be stored (not encodable, over the
+    /// payload limit) is a permanent failure before the call; after it, what was stored with the intent is kept.
     fn undo(&self, done: Option<&Self::Result>) -> Undo {
         let _ = done;
         Undo::none()
@@ -88,20 +91,39 @@ impl LookUp {
 
 /// How an effect can be compensated: by a job of its own, or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Undo(Option<UndoJob>);
+pub struct Undo(Option<Result<UndoJob, String>>);
 
 impl Undo {
     /// It cannot be undone.
     pub fn none() -> Self {
         Self(None)
     }
-    /// By this job. It is stored as JSON; a job that cannot be encoded counts as none.
+    /// By this job, stored as JSON. It runs under a key of its own, derived from the effect's: the same work that somebody asks
+    /// for under the job's own key is another job.
     pub fn job<J: Job>(job: J) -> Self {
-        let payload = serde_json::to_vec(&job).ok();
-        Self(payload.map(|payload| UndoJob { kind: J::KIND.to_owned(), key: job.key(), version: J::VERSION, payload }))
+        let payload = serde_json::to_vec(&job).map_err(|e| e.to_string());
+        Self(Some(payload.map(|payload| UndoJob {
+            kind: J::KIND.to_owned(),
+            key: job.key(),
+            version: J::VERSION,
+            payload,
+        })))
     }
-    pub(crate) fn into_stored(self) -> Option<UndoJob> {
-        self.0
+    /// As it is stored with an effect, within the limits.
+    pub(crate) fn into_stored(self, limits: &Limits) -> Result<Option<UndoJob>, Fail> {
+        let Some(job) = self.0 else { return Ok(None) };
+        let job = job.map_err(|e| Fail::permanent(format!("the undo job could not be encoded: {e}")))?;
+        for (what, len, limit) in [
+            ("kind", job.kind.len(), limits.name),
+            ("key", job.key.as_str().len(), limits.key),
+            ("payload", job.payload.len(), limits.payload),
+        ] {
+            if len == 0 || len > limit {
+                let text = format!("the {what} of the undo job has {len} bytes; it must have 1 to {limit}");
+                return Err(Fail::permanent(text));
+            }
+        }
+        Ok(Some(job))
     }
 }
 
@@ -366,7 +388,8 @@ fn stored<E: Effect>(e: &E, result: &E::Result, limits: &Limits) -> (Stored, Opt
             Ok(j)
         });
         let reference = E::reference(result).map(|r| super::fail::cut(r, limits.key));
-        let undo = e.undo(Some(result)).into_stored().filter(|u| u.payload.len() <= limits.payload);
+        // One that does not fit leaves the one that was stored with the intent.
+        let undo = e.undo(Some(result)).into_stored(limits).unwrap_or_default();
         (kept, reference, undo)
     }));
     match kept {

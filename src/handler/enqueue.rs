@@ -122,6 +122,7 @@ fn insert(
         title: spec.title.clone(),
         enqueued: now.wall,
         payload: spec.payload.clone(),
+        undoes: None,
     };
     tx.insert(&row, &change)?;
     tx.put_identity(kind, spec.key.as_str(), &Identity { id, incarnation, digest: spec.digest, ended: None })?;

@@ -67,6 +67,11 @@ impl Flow {
         attempt.at_step(format!("effect {id}"));
         let record = attempt.record(&card, &id.part);
         let same = record.as_ref().map_or(Same::Yes, |r| effect::same_request(&r.request, r.version, now));
+        let undo = match now.undo(None).into_stored(&shared.limits) {
+            // What is done is not undone by a worse way to undo it.
+            Err(fail) if record.as_ref().is_none_or(|r| r.state != EffectState::Confirmed) => return Err(fail),
+            other => other.unwrap_or_default(),
+        };
         let request = Request {
             body,
             version: E::VERSION,
@@ -75,7 +80,7 @@ impl Flow {
                 .look_up()
                 .map(|l| (cut(l.url, shared.limits.error_text), cut(l.how, shared.limits.error_text))),
             risk: E::RISK,
-            undo: now.undo(None).into_stored().filter(|u| u.payload.len() <= shared.limits.payload),
+            undo,
             id,
         };
         Ok(Self { attempt: attempt.clone(), entry, request, stored: record.map(|r| r.id), same })

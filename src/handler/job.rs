@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::model::Limits;
 use crate::model::effect::EffectCard;
 use crate::model::id::JobKey;
-use crate::model::job::{Codec, JobRow};
+use crate::model::job::{Codec, JobRow, PRIORITY};
 use crate::model::policy::Policy;
 use crate::store;
 use serde::{Serialize, de::DeserializeOwned};
@@ -25,7 +25,7 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// Groups kinds for pausing and in logs and metrics.
     const QUEUE: &'static str = "default";
     /// 0 first, 255 last.
-    const PRIORITY: u8 = 128;
+    const PRIORITY: u8 = PRIORITY;
 
     /// The intent: the same intent is the same job. At most 512 bytes, not empty.
     fn key(&self) -> JobKey;

@@ -18,6 +18,7 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     pub(crate) aliases: &'static [&'static str],
     pub(crate) queue: &'static str,
+    pub(crate) priority: u8,
     pub(crate) policy: Policy,
     pub(crate) rules: KindRules,
     /// The Rust type of the payload.
@@ -44,6 +45,7 @@ impl Kinds {
             name: J::KIND,
             aliases: J::ALIASES,
             queue: J::QUEUE,
+            priority: J::PRIORITY,
             policy,
             rules,
             type_name: std::any::type_name::<J>(),

@@ -3,6 +3,7 @@
 use super::attempt::{Attempt, Pending};
 use super::reply::{Answer, Reply, answer};
 use super::shared::{Changed, Shared, store_error};
+use super::undo;
 use crate::error::Error;
 use crate::model::attempt::Stop;
 use crate::model::effect::{CallEnd, EffectRecord, Probed};
@@ -39,7 +40,7 @@ pub(crate) struct LearnOp {
     pub(crate) effect: EffectId,
     pub(crate) news: News,
     pub(crate) answer: Answer<Told<EffectRecord>>,
-    pub(crate) done: Option<(Told<EffectRecord>, Option<Changed>)>,
+    pub(crate) done: Option<(Told<EffectRecord>, Vec<Changed>)>,
     /// What the provider's answer means for the attempt.
     pub(crate) after: Option<Stop>,
     pub(crate) pending: Pending,
@@ -55,9 +56,9 @@ impl LearnOp {
         &self,
         tx: &mut Write<'_>,
         after: &mut Option<Stop>,
-    ) -> Result<(Told<EffectRecord>, Option<Changed>), StoreError> {
+    ) -> Result<(Told<EffectRecord>, Vec<Changed>), StoreError> {
         let (shared, lease) = (&self.shared, &self.attempt.lease);
-        let gone = || (Err(Refusal::Fenced.into()), None);
+        let gone = || (Err(Refusal::Fenced.into()), Vec::new());
         let Some(job) = tx.record(lease.job())? else { return Ok(gone()) };
         let Some(record) = tx.effect(lease.job(), &self.effect)? else { return Ok(gone()) };
         let now = shared.now();
@@ -74,15 +75,15 @@ impl LearnOp {
                         *after = Some(stop);
                         change
                     }
-                    Err(refusal) => return Ok((Err(refusal.into()), None)),
+                    Err(refusal) => return Ok((Err(refusal.into()), Vec::new())),
                 }
             }
         };
         let late = effect::running(&job, lease).is_err();
         let change = if late { self.after_late(tx, change, &env)? } else { change };
-        tx.put(&change)?;
-        let news = change.effects().first().cloned().unwrap_or(record);
-        Ok((Ok(news), Some(self.attempt.changed(change))))
+        let news = change.effects().iter().find(|e| e.id == record.id).cloned().unwrap_or(record);
+        let changes = undo::put(tx, shared, self.attempt.changed(change), Some(&self.attempt.row))?;
+        Ok((Ok(news), changes))
     }
     fn after_late(&self, tx: &mut Write<'_>, change: Change, env: &Env<'_>) -> Result<Change, StoreError> {
         let id = self.attempt.lease.job();
@@ -114,7 +115,7 @@ impl Op for LearnOp {
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         drop(self.pending);
         match (result, self.done) {
-            (Ok(()), Some((told, changed))) => {
+            (Ok(()), Some((told, changes))) => {
                 if let Ok(record) = &told
                     && !record.state.is_unresolved()
                 {
@@ -124,9 +125,7 @@ impl Op for LearnOp {
                 if let Some(stop) = self.after.or_else(|| unanswered(&self.news, &told)) {
                     let _said_later = self.attempt.stop(stop);
                 }
-                if let Some(changed) = changed {
-                    self.shared.report.changed(&[changed]);
-                }
+                self.shared.report.changed(&changes);
                 self.answer.send(told);
             }
             (Ok(()), None) => {}

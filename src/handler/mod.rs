@@ -23,3 +23,4 @@ pub(crate) mod shared;
 pub(crate) mod transact;
 pub(crate) mod trust;
 pub(crate) mod tx;
+pub(crate) mod undo;

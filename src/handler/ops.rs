@@ -9,6 +9,7 @@ use super::learn::Told;
 use super::reply::Answer;
 use super::shared::{Changed, Did, InsideTransaction, Line, Shared, store_error};
 use super::tx::Tx;
+use super::undo;
 use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::effect::{EffectRecord, Stored};
 use crate::model::id::{EffectId, Lease};
@@ -229,13 +230,15 @@ pub(crate) enum Committed {
 pub(crate) struct Done {
     told: Told<Committed>,
     did: Did,
+    /// Which of its changes is the job's own.
+    own: usize,
 }
 
 impl CommitOp {
     fn decide(&self, tx: &mut Write<'_>) -> Result<Done, StoreError> {
         let a = &self.attempt;
         let lease = &a.lease;
-        let nothing = |told| Done { told, did: Did::default() };
+        let nothing = |told| Done { told, did: Did::default(), own: 0 };
         let refuse =
             |r: Refusal| nothing(if let Refusal::Gate(ids) = r { Ok(Committed::Gate(ids)) } else { Err(r.into()) });
         let Some(job) = load(tx, lease)?.filter(|_| a.stopped().is_none()) else {
@@ -287,12 +290,12 @@ impl CommitOp {
         };
         match change {
             Ok(change) => {
-                tx.put(&change)?;
+                let own = did.changes.len();
+                did.changes.extend(undo::put(tx, &a.shared, a.changed(change), Some(&a.row))?);
                 if let (None, Some(output)) = (&self.name, &self.output) {
                     tx.put_output(a.id(), output.clone())?;
                 }
-                did.changes.push(a.changed(change));
-                Ok(Done { told: Ok(Committed::Ok(value)), did })
+                Ok(Done { told: Ok(Committed::Ok(value)), did, own })
             }
             Err(r) => {
                 tx.fail_app();
@@ -320,8 +323,8 @@ impl Op for CommitOp {
                 if finished {
                     self.attempt.set_finished();
                 }
-                if finished && let Some(last) = done.did.changes.last_mut() {
-                    last.line = Some(self.attempt.line());
+                if finished && let Some(own) = done.did.changes.get_mut(done.own) {
+                    own.line = Some(self.attempt.line());
                 }
                 report.did(&done.did);
                 self.answer.send(done.told);
@@ -340,12 +343,13 @@ pub(crate) struct EndOp {
     pub(crate) line: Line,
     /// Told whether the end was accepted: `false` if the lease was over.
     pub(crate) then: Option<Box<dyn FnOnce(bool) + Send>>,
-    pub(crate) done: Option<Changed>,
+    /// Its own change, and what followed for other jobs.
+    pub(crate) done: Vec<Changed>,
 }
 
 impl Op for EndOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        self.done = None;
+        self.done.clear();
         let a = &self.attempt;
         let (shared, id) = (&a.shared, a.id());
         let Some(job) = load(tx, &a.lease)? else { return Ok(()) };
@@ -355,23 +359,21 @@ impl Op for EndOp {
         let env = Env { now, draw: shared.draw(), calls: &calls };
         // Refused: another claim, a decision or the job's end came first.
         if let Ok(change) = lifecycle::end(&job, &a.lease, self.how.clone(), &effects, &a.kind.rules, &env) {
-            tx.put(&change)?;
             // Only with its success: the finish gate may have made a question of it.
             let over = matches!(change.record().state, JobState::Ended { .. });
+            let mut changed = a.changed(change);
+            changed.line = Some(self.line.clone());
+            self.done = undo::put(tx, shared, changed, Some(&a.row))?;
             if let Some(output) = self.output.as_ref().filter(|_| over) {
                 tx.put_output(id, output.clone())?;
             }
-            let mut changed = a.changed(change);
-            changed.line = Some(self.line.clone());
-            self.done = Some(changed);
         }
         Ok(())
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
-        let changed = self.done.filter(|_| result.is_ok());
-        let accepted = changed.is_some();
-        if let Some(changed) = changed {
-            self.attempt.shared.report.changed(&[changed]);
+        let accepted = result.is_ok() && !self.done.is_empty();
+        if accepted {
+            self.attempt.shared.report.changed(&self.done);
         }
         if let Some(then) = self.then {
             then(accepted);

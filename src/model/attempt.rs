@@ -114,6 +114,8 @@ pub enum Outcome {
     Interrupted,
     /// Cancelled.
     Cancelled,
+    /// Retries ended, and what was done is being undone.
+    Compensating,
 }
 
 impl Outcome {
@@ -128,6 +130,7 @@ impl Outcome {
             Self::Dead => "dead",
             Self::Interrupted => "interrupted",
             Self::Cancelled => "cancelled",
+            Self::Compensating => "compensating",
         }
     }
 }

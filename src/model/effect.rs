@@ -192,12 +192,25 @@ pub enum Stored {
 pub struct UndoJob {
     /// Its kind.
     pub kind: String,
-    /// Its key.
+    /// The key that the app gave it. The job that is enqueued has one of its own, so that the same work asked for by somebody
+    /// else is another job.
     pub key: JobKey,
     /// Its payload version.
     pub version: u32,
     /// Its payload as JSON.
     pub payload: Vec<u8>,
+}
+
+/// How far the compensation of an effect is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Undoing {
+    /// It was never begun, or it is over: then the effect is [`Undone`](EffectState::Undone).
+    #[default]
+    No,
+    /// Its undo job exists and is not over.
+    UnderWay,
+    /// Its undo job was discarded or cancelled: the effect stays as it is, and nobody counts on it any more.
+    GivenUp,
 }
 
 /// One effect of one job, as stored.
@@ -223,6 +236,10 @@ pub struct EffectRecord {
     pub risk: Risk,
     /// How it can be compensated.
     pub undo: Option<UndoJob>,
+    /// How far its compensation is.
+    pub undoing: Undoing,
+    /// Orders what is confirmed: rises with every confirmation of the job; 0 before.
+    pub confirmed: u32,
     /// Attempt of the newest call.
     pub attempt: u32,
     /// Token of the newest call.
@@ -249,6 +266,13 @@ pub struct EffectRecord {
     pub conflict: bool,
     /// A person accepted that the handler asks for another request now.
     pub accept_changed: bool,
+}
+
+impl EffectRecord {
+    /// It happened and was undone, or that was begun: the job must not go on as if it stood.
+    pub fn is_taken_back(&self) -> bool {
+        self.state == EffectState::Undone || self.undoing != Undoing::No
+    }
 }
 
 /// What one call to a provider came to.

@@ -8,6 +8,28 @@ use super::job::{End, State};
 use super::letter::Why;
 use super::time::Wall;
 
+/// What a compensation came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compensation {
+    /// Everything that was done is undone.
+    Complete,
+    /// Something stays as it is, as a person was told before.
+    Partial,
+    /// It stopped on the way: a person is asked.
+    Stopped,
+}
+
+impl Compensation {
+    /// As it stands in labels and lines.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::Partial => "partial",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// Something that became true with a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
@@ -73,6 +95,13 @@ pub enum Fact {
     },
     /// A letter is answered.
     LetterClosed(JobId),
+    /// A compensation is over, or stopped.
+    Compensation {
+        /// Which job.
+        job: JobId,
+        /// What it came to.
+        result: Compensation,
+    },
     /// A job is over.
     Ended {
         /// Which job.

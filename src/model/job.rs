@@ -16,6 +16,9 @@ pub enum Codec {
     Bincode,
 }
 
+/// The priority of a kind that says nothing else.
+pub const PRIORITY: u8 = 128;
+
 /// What was asked: written once at enqueue, never changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRow {
@@ -35,6 +38,17 @@ pub struct JobRow {
     pub enqueued: Wall,
     /// The payload.
     pub payload: Vec<u8>,
+    /// What it undoes, if it was made by a compensation.
+    pub undoes: Option<Undoes>,
+}
+
+/// The effect of another job that a job undoes: its end is told there, in the same commit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Undoes {
+    /// The job that is compensated.
+    pub job: JobId,
+    /// Its effect.
+    pub effect: EffectId,
 }
 
 /// Why a delayed job is not due yet.
@@ -81,6 +95,8 @@ pub enum End {
     Discarded,
     /// It was cancelled before it ran, or stopped when asked to.
     Cancelled,
+    /// It could not go forward, and what it had done was undone. Never a success.
+    Compensated,
 }
 
 /// The ticket of a job that just became ready: the store replaces it with the next one.
@@ -130,6 +146,11 @@ pub enum JobState {
         /// When.
         at: Wall,
     },
+    /// It does not go forward: what it did is being undone by jobs of their own, one after the other. One of them is under way.
+    Compensating {
+        /// Effects that were known to stay as they are when this began.
+        left: u32,
+    },
 }
 
 impl JobState {
@@ -142,7 +163,8 @@ impl JobState {
             | Self::Waiting { .. }
             | Self::NeedsDecision
             | Self::Dead
-            | Self::Ended { .. } => false,
+            | Self::Ended { .. }
+            | Self::Compensating { .. } => false,
         }
     }
 }
@@ -274,6 +296,10 @@ pub enum State {
     Discarded,
     /// Cancelled.
     Cancelled,
+    /// It does not go forward: what it did is being undone.
+    Compensating,
+    /// What it did was undone.
+    Compensated,
     /// Its row is pruned; only the memory of the intent is left.
     Remembered,
 }
@@ -282,13 +308,19 @@ impl State {
     /// No handler will run for it again by itself, and no person is asked.
     pub fn is_over(self) -> bool {
         match self {
-            Self::Done | Self::HandledOutside | Self::Discarded | Self::Cancelled | Self::Remembered => true,
+            Self::Done
+            | Self::HandledOutside
+            | Self::Discarded
+            | Self::Cancelled
+            | Self::Compensated
+            | Self::Remembered => true,
             Self::Ready
             | Self::Delayed
             | Self::Running
             | Self::Waiting
             | Self::Paused
             | Self::NeedsDecision
+            | Self::Compensating
             | Self::Dead => false,
         }
     }
@@ -308,6 +340,7 @@ impl From<&JobState> for State {
             JobState::NeedsDecision => Self::NeedsDecision,
             JobState::Dead => Self::Dead,
             JobState::Ended { how, .. } => Self::from(*how),
+            JobState::Compensating { .. } => Self::Compensating,
         }
     }
 }
@@ -319,6 +352,7 @@ impl From<End> for State {
             End::HandledOutside => Self::HandledOutside,
             End::Discarded => Self::Discarded,
             End::Cancelled => Self::Cancelled,
+            End::Compensated => Self::Compensated,
         }
     }
 }

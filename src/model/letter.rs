@@ -29,6 +29,8 @@ pub enum Why {
     InterruptedTooOften,
     /// A person brought it back out of the trash.
     Restored,
+    /// Undoing what it did cannot go on by itself.
+    UndoStopped,
 }
 
 impl Why {
@@ -44,6 +46,7 @@ impl Why {
             Self::EffectUnresolved => "nobody knows for sure what happened outside",
             Self::InterruptedTooOften => "it was interrupted ten times without ending",
             Self::Restored => "somebody brought it back out of the trash",
+            Self::UndoStopped => "undoing what it did cannot go on by itself",
         }
     }
 }
@@ -95,6 +98,8 @@ pub enum Verdict {
         /// Its name.
         step: String,
     },
+    /// What it did is undone, the last first.
+    Undo,
 }
 
 impl Verdict {
@@ -109,6 +114,7 @@ impl Verdict {
             Self::HandledOutside => "handled outside".to_owned(),
             Self::Discard => "discard".to_owned(),
             Self::ReplayFrom { step } => format!("run again from {step}"),
+            Self::Undo => "undo what it did".to_owned(),
         }
     }
     /// The same decision, whatever result was rebuilt for it.
@@ -121,6 +127,7 @@ impl Verdict {
             | Self::TryAgain
             | Self::HandledOutside
             | Self::Discard
+            | Self::Undo
             | Self::ReplayFrom { .. } => v.clone(),
         };
         bare(self) == bare(other)
@@ -174,7 +181,8 @@ pub enum Entry {
     Effect {
         /// Which effect.
         effect: EffectId,
-        /// In one word: confirmed, refused, not sent, unknown, not there, not there yet, cannot tell.
+        /// In one word: confirmed, refused, not sent, unknown, not there, not there yet, cannot tell, undone, undone
+        /// outside, not undone.
         became: String,
         /// It came from a call whose lease was over.
         late: bool,
@@ -225,6 +233,35 @@ pub enum Entry {
         /// Who and why.
         signed: Signed,
     },
+    /// The job that undoes an effect was enqueued.
+    UndoEnqueued {
+        /// Which effect.
+        effect: EffectId,
+        /// The kind of that job.
+        kind: String,
+        /// Its key.
+        key: String,
+        /// When.
+        at: Wall,
+    },
+    /// The first line of an undo job: what it undoes.
+    Undoes {
+        /// The job that is compensated.
+        job: JobId,
+        /// Its effect.
+        effect: EffectId,
+        /// In plain words.
+        says: String,
+        /// When.
+        at: Wall,
+    },
+    /// Everything that could be undone is.
+    Compensated {
+        /// What stays as it is.
+        left: Vec<EffectId>,
+        /// When.
+        at: Wall,
+    },
 }
 
 impl Entry {
@@ -251,6 +288,13 @@ impl Entry {
             Self::Proposed { verdict, signed } => {
                 format!("{} proposed: {} ({}); a second person has to agree", signed.who, verdict.says(), signed.why)
             }
+            Self::UndoEnqueued { effect, kind, key, .. } => format!("{effect} is being undone by {kind}/{key}"),
+            Self::Undoes { job, effect, says, .. } => format!("it undoes {effect} of job {job}: {says}"),
+            Self::Compensated { left, .. } if left.is_empty() => "everything it did was undone".to_owned(),
+            Self::Compensated { left, .. } => {
+                let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+                format!("what could be undone was undone; this stays: {}", left.join(", "))
+            }
         }
     }
     /// What people did: kept beyond the job's rows.
@@ -262,7 +306,10 @@ impl Entry {
             | Self::Intended { .. }
             | Self::Effect { .. }
             | Self::Strike { .. }
-            | Self::Forgotten { .. } => false,
+            | Self::Forgotten { .. }
+            | Self::UndoEnqueued { .. }
+            | Self::Undoes { .. }
+            | Self::Compensated { .. } => false,
         }
     }
 }

@@ -62,6 +62,18 @@ pub enum OnInterrupt {
     Hold,
 }
 
+/// What happens to a job that cannot go forward: its tries are used up, its failure is permanent, its deadline has passed, or it
+/// killed its process too often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnDead {
+    /// A person is asked.
+    #[default]
+    Hold,
+    /// What it did is undone, the last first, if all of it can be; otherwise, and where nothing was done, a person is asked.
+    Undo,
+}
+
 /// How long something is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Keep {
@@ -93,6 +105,7 @@ pub struct Policy {
     pub(crate) stall_timeout: Option<Duration>,
     pub(crate) attempt_timeout: Option<Duration>,
     pub(crate) on_interrupt: OnInterrupt,
+    pub(crate) on_dead: OnDead,
     pub(crate) remember: Option<Keep>,
     pub(crate) keep_done: Option<Keep>,
     pub(crate) keep_discarded: Option<Keep>,
@@ -130,6 +143,11 @@ impl Policy {
     /// What happens after the process ended while the handler ran.
     pub fn on_interrupt(mut self, o: OnInterrupt) -> Self {
         self.on_interrupt = o;
+        self
+    }
+    /// What happens when the job cannot go forward.
+    pub fn on_dead(mut self, o: OnDead) -> Self {
+        self.on_dead = o;
         self
     }
     /// How long the intent is remembered after the job's end, so that a duplicate is recognised.
@@ -201,6 +219,7 @@ impl Policy {
             attempt_timeout: self.attempt_timeout.unwrap_or(pick(HOUR, 15 * MINUTE)),
             deadline: self.deadline.or(risky.then_some(DAY)),
             on_interrupt: self.on_interrupt,
+            on_dead: self.on_dead,
             remember: self.remember.unwrap_or(if risky { Keep::Forever } else { Keep::For(90 * DAY) }),
             keep_done: keep(self.keep_done, 7 * DAY, 90 * DAY),
             keep_discarded: keep(self.keep_discarded, 30 * DAY, 90 * DAY),
@@ -229,6 +248,8 @@ pub struct KindRules {
     pub deadline: Option<Duration>,
     /// After the process ended while the handler ran.
     pub on_interrupt: OnInterrupt,
+    /// When it cannot go forward.
+    pub on_dead: OnDead,
     /// Memory of the intent after the end.
     pub remember: Keep,
     /// Rows of succeeded jobs.

@@ -84,6 +84,7 @@ impl Committed<'_> {
             | JobState::Waiting { .. }
             | JobState::NeedsDecision
             | JobState::Dead
+            | JobState::Compensating { .. }
             | JobState::Ended { .. } => None,
         }
     }
@@ -111,7 +112,10 @@ impl Committed<'_> {
             | Entry::Checked { .. }
             | Entry::Forgotten { .. }
             | Entry::Restored { .. }
-            | Entry::Proposed { .. } => None,
+            | Entry::Proposed { .. }
+            | Entry::UndoEnqueued { .. }
+            | Entry::Undoes { .. }
+            | Entry::Compensated { .. } => None,
         });
         // The rules say "given back" of a continuing claim too: it was accounted for when it began, and has no reason of its own.
         let said = self.facts.iter().any(|fact| matches!(fact, Fact::Attempt { given_back: true, .. }));
@@ -133,6 +137,7 @@ impl Committed<'_> {
             | Fact::Conflict { .. }
             | Fact::Letter { .. }
             | Fact::LetterClosed(_)
+            | Fact::Compensation { .. }
             | Fact::Ended { .. } => None,
         })
     }

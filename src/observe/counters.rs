@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::model::attempt::{Class, Outcome};
     use crate::model::effect::{EffectState, Refusal};
-    use crate::model::fact::Fact;
+    use crate::model::fact::{Compensation, Fact};
     use crate::model::id::{EffectId, JobId};
     use crate::model::job::{End, JobState, State};
     use crate::model::letter::Why;
@@ -193,16 +193,24 @@ mod tests {
         told.push(Told::new(Some(READY), JobState::Dead, vec![letter.clone()]));
         told.push(Told::new(Some(JobState::Dead), JobState::Dead, vec![letter]));
         told.push(Told::new(Some(JobState::Dead), READY, vec![Fact::LetterClosed(job)]));
-        for how in [End::Done, End::HandledOutside, End::Discarded, End::Cancelled] {
+        for how in [End::Done, End::HandledOutside, End::Discarded, End::Cancelled, End::Compensated] {
             told.push(Told::new(Some(READY), JobState::Ended { how, at: Wall(0) }, vec![Fact::Ended { job, how }]));
         }
+        for result in [Compensation::Complete, Compensation::Partial, Compensation::Stopped] {
+            told.push(Told::new(Some(READY), JobState::Dead, vec![Fact::Compensation { job, result }]));
+        }
         let counts = counted(&told);
+        assert!(["complete", "partial", "stopped"].iter().all(|result| counts.compensation_total[result] == 1));
         for (_, result) in states {
             assert_eq!(counts.effects_total["charge"][result], if result == "confirmed" { 2 } else { 1 }, "{result}");
         }
         assert_eq!((counts.late_proofs_total, counts.conflicts_total, counts.lease_expired_total), (1, 1, 1));
         assert_eq!((counts.enqueued_total, counts.letters_opened_total, counts.letters_closed_total), (1, 1, 1));
-        assert!(["done", "handled-outside", "discarded", "cancelled"].iter().all(|how| counts.ended_total[how] == 1));
+        assert!(
+            ["done", "handled-outside", "discarded", "cancelled", "compensated"]
+                .iter()
+                .all(|how| counts.ended_total[how] == 1)
+        );
         let json = serde_json::to_string(&counts).unwrap_or_default();
         assert!(json.contains("charge") && !json.contains("secret-part") && !json.contains("ord_12"));
     }
@@ -232,7 +240,7 @@ mod tests {
         let counts = &snapshot.kinds["complete-order"];
         assert_eq!(Vec::from_iter(counts.effects_total.keys()), ["charge", "reserve"]);
         assert_eq!(counts.effects_total["charge"].len(), 5);
-        assert_eq!((counts.outcomes_total.len(), counts.given_back_total.len()), (8, 6));
+        assert_eq!((counts.outcomes_total.len(), counts.given_back_total.len()), (9, 6));
         assert_eq!((counts.attempts_total, counts.success_ratio, counts.retry_ratio), (0, None, None));
         assert_eq!(snapshot.gauges.queue_depth["default"]["ready"], 3);
         assert_eq!(snapshot.gauges.queue_depth["default"]["needs-decision"], 0);

@@ -9,7 +9,7 @@ use super::escape::{Name, Value};
 use super::line::{AttemptLine, class_word};
 use super::stamp::Zone;
 use crate::model::attempt::Outcome;
-use crate::model::fact::Fact;
+use crate::model::fact::{Compensation, Fact};
 use std::fmt::{self, Display};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tracing::field::display;
@@ -55,7 +55,7 @@ pub fn attempt(line: &AttemptLine) {
         };
     }
     match line.outcome {
-        Outcome::NeedsDecision | Outcome::Dead => tell!(tracing::Level::WARN),
+        Outcome::NeedsDecision | Outcome::Dead | Outcome::Compensating => tell!(tracing::Level::WARN),
         Outcome::Success
         | Outcome::Retry
         | Outcome::NotYet
@@ -86,6 +86,24 @@ pub fn news(change: &Committed<'_>) {
                 effect = display(Value(&effect.to_string())),
                 "two accounts of one effect contradict each other: look at the provider before anything else"
             ),
+            Fact::Compensation { job: id, result } => match result {
+                Compensation::Stopped => tracing::warn!(
+                    target: TARGET,
+                    job,
+                    kind,
+                    id = id.number(),
+                    result = result.as_str(),
+                    "compensation stopped: a person has to decide"
+                ),
+                Compensation::Complete | Compensation::Partial => tracing::info!(
+                    target: TARGET,
+                    job,
+                    kind,
+                    id = id.number(),
+                    result = result.as_str(),
+                    "compensation ended: what was done is undone"
+                ),
+            },
             Fact::Letter { .. }
             | Fact::LetterClosed(_)
             | Fact::Enqueued(_)

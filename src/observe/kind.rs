@@ -8,7 +8,7 @@ use super::histogram::{ATTEMPTS, Histogram, Tally};
 use super::line::GaveBack;
 use crate::model::attempt::{Class, Outcome};
 use crate::model::effect::EffectState;
-use crate::model::fact::Fact;
+use crate::model::fact::{Compensation, Fact};
 use crate::model::job::End;
 use std::collections::BTreeMap;
 
@@ -18,14 +18,15 @@ pub(super) struct Kind {
     pub(super) enqueued: u64,
     pub(super) claims: u64,
     pub(super) given_back: Tally<6>,
-    pub(super) outcomes: Tally<8>,
+    pub(super) outcomes: Tally<9>,
     /// Ends of attempts: lines that were neither given back nor continued.
     pub(super) attempts_ended: u64,
     pub(super) retries: u64,
     pub(super) duplicates: Tally<3>,
     pub(super) failures: Tally<3>,
     pub(super) leases_expired: u64,
-    pub(super) ended: Tally<4>,
+    pub(super) ended: Tally<5>,
+    pub(super) compensations: Tally<3>,
     pub(super) effects: BTreeMap<String, Tally<5>>,
     pub(super) late_proofs: u64,
     pub(super) conflicts: u64,
@@ -78,6 +79,7 @@ impl Kind {
                 }
             }
             Fact::LetterClosed(_) => bump(&mut self.letters_closed),
+            Fact::Compensation { result, .. } => self.compensations.add(compensation_index(*result)),
             Fact::Ended { how, .. } => self.ended.add(end_index(*how)),
         }
     }
@@ -126,6 +128,7 @@ impl Kind {
         self.duplicates.absorb(&other.duplicates);
         self.failures.absorb(&other.failures);
         self.ended.absorb(&other.ended);
+        self.compensations.absorb(&other.compensations);
         self.durations.absorb(&other.durations);
         self.waits.absorb(&other.waits);
         for (name, results) in &other.effects {
@@ -140,7 +143,7 @@ fn bump(n: &mut u64) {
 
 fn is_final(outcome: Outcome) -> bool {
     match outcome {
-        Outcome::NeedsDecision | Outcome::Dead => true,
+        Outcome::NeedsDecision | Outcome::Dead | Outcome::Compensating => true,
         Outcome::Success
         | Outcome::Retry
         | Outcome::NotYet
@@ -160,6 +163,7 @@ pub(super) fn outcome_index(outcome: Outcome) -> usize {
         Outcome::Dead => 5,
         Outcome::Interrupted => 6,
         Outcome::Cancelled => 7,
+        Outcome::Compensating => 8,
     }
 }
 
@@ -181,12 +185,21 @@ fn result_index(state: EffectState) -> usize {
     }
 }
 
+fn compensation_index(result: Compensation) -> usize {
+    match result {
+        Compensation::Complete => 0,
+        Compensation::Partial => 1,
+        Compensation::Stopped => 2,
+    }
+}
+
 fn end_index(how: End) -> usize {
     match how {
         End::Done => 0,
         End::HandledOutside => 1,
         End::Discarded => 2,
         End::Cancelled => 3,
+        End::Compensated => 4,
     }
 }
 

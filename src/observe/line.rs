@@ -173,7 +173,7 @@ impl GaveBack {
 }
 
 /// Every outcome, in the order of declaration.
-pub(super) const OUTCOMES: [Outcome; 8] = [
+pub(super) const OUTCOMES: [Outcome; 9] = [
     Outcome::Success,
     Outcome::Retry,
     Outcome::NotYet,
@@ -182,6 +182,7 @@ pub(super) const OUTCOMES: [Outcome; 8] = [
     Outcome::Dead,
     Outcome::Interrupted,
     Outcome::Cancelled,
+    Outcome::Compensating,
 ];
 /// Every class, in the order of declaration.
 pub(super) const CLASSES: [Class; 3] = [Class::Transient, Class::Permanent, Class::Unknown];

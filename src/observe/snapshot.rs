@@ -162,6 +162,8 @@ pub struct KindCounts {
     pub lease_expired_total: u64,
     /// Jobs over, by how.
     pub ended_total: BTreeMap<&'static str, u64>,
+    /// Compensations by result: `complete`, `partial` (something stays, as a person was told), `stopped` (a person is asked).
+    pub compensation_total: BTreeMap<&'static str, u64>,
     /// By effect: how often its record came to be in a state. `intended` is the number of calls about to be made.
     pub effects_total: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// Proofs from calls whose lease was over.
@@ -185,7 +187,8 @@ pub struct KindCounts {
 impl KindCounts {
     pub(super) fn of(kind: &Kind) -> Self {
         let good = kind.outcomes.at(outcome_index(Outcome::Success));
-        let bad = [Outcome::Retry, Outcome::NeedsDecision, Outcome::Dead].map(|o| kind.outcomes.at(outcome_index(o)));
+        let bad = [Outcome::Retry, Outcome::NeedsDecision, Outcome::Dead, Outcome::Compensating]
+            .map(|o| kind.outcomes.at(outcome_index(o)));
         Self {
             enqueued_total: kind.enqueued,
             claims_total: kind.claims,
@@ -196,7 +199,8 @@ impl KindCounts {
             duplicate_suppressed_total: kind.duplicates.named(["enqueue", "effect", "step"]),
             failures_total: kind.failures.named(CLASSES.map(class_word)),
             lease_expired_total: kind.leases_expired,
-            ended_total: kind.ended.named(["done", "handled-outside", "discarded", "cancelled"]),
+            ended_total: kind.ended.named(["done", "handled-outside", "discarded", "cancelled", "compensated"]),
+            compensation_total: kind.compensations.named(["complete", "partial", "stopped"]),
             effects_total: kind.effects.iter().map(|(name, results)| (name.clone(), results.named(RESULTS))).collect(),
             late_proofs_total: kind.late_proofs,
             conflicts_total: kind.conflicts,
@@ -224,13 +228,23 @@ pub fn state_word(state: State) -> &'static str {
         State::HandledOutside => "handled-outside",
         State::Discarded => "discarded",
         State::Cancelled => "cancelled",
+        State::Compensating => "compensating",
+        State::Compensated => "compensated",
         State::Remembered => "remembered",
     }
 }
 
 /// The states that a queue always shows.
-const STATES: [State; 7] =
-    [State::Ready, State::Delayed, State::Running, State::Waiting, State::Paused, State::NeedsDecision, State::Dead];
+const STATES: [State; 8] = [
+    State::Ready,
+    State::Delayed,
+    State::Running,
+    State::Waiting,
+    State::Paused,
+    State::NeedsDecision,
+    State::Dead,
+    State::Compensating,
+];
 
 const RESULTS: [&str; 5] = ["intended", "confirmed", "refused", "unknown", "undone"];
 

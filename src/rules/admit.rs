@@ -1,10 +1,11 @@
 //! Whether an enqueue makes a job: the same intent is the same job, until it is deliberately run again.
 
-use super::{Change, LetterMove, Refusal};
+use super::{Change, LetterMove, Refusal, UndoOrder};
 use crate::model::effect::EffectRecord;
 use crate::model::fact::Fact;
 use crate::model::id::{EffectId, JobId, KindId};
 use crate::model::job::{Delay, Identity, JobRecord, JobState, NEXT_TICKET, State};
+use crate::model::letter::Entry;
 use crate::model::policy::{Keep, KindRules};
 use crate::model::time::{Now, Wall, millis};
 use std::time::Duration;
@@ -105,6 +106,8 @@ pub fn paused(state: State, kind_paused: bool) -> State {
         | State::HandledOutside
         | State::Discarded
         | State::Cancelled
+        | State::Compensating
+        | State::Compensated
         | State::Remembered => state,
     }
 }
@@ -135,9 +138,26 @@ pub fn create(id: JobId, kind: KindId, priority: u8, start: Start, rules: &KindR
         letter: LetterMove::Keep,
         prune: None,
         facts: vec![Fact::Enqueued(id), Fact::Moved { job: id, to, due }],
+        undo: None,
         settled: false,
         given_back: false,
     }
+}
+
+/// The first record of a job that undoes an effect of `undoes`: its history begins with what it is for.
+pub fn create_undo(
+    id: JobId,
+    kind: KindId,
+    priority: u8,
+    order: &UndoOrder,
+    of: JobId,
+    rules: &KindRules,
+    now: Now,
+) -> Change {
+    let mut change = create(id, kind, priority, Start::Now, rules, now);
+    let (effect, says) = (order.effect.clone(), order.says.clone());
+    change.note(Entry::Undoes { job: of, effect, says, at: now.wall });
+    change
 }
 
 /// Until when an ended intent is remembered.

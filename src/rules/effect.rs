@@ -6,7 +6,7 @@
 use super::look::{Look, look, look_without_attempts};
 use super::{Change, Env, Refusal, retry};
 use crate::model::attempt::Stop;
-use crate::model::effect::{EffectRecord, EffectState, Reach, Refusal as NotHappened, Risk, Stored, UndoJob};
+use crate::model::effect::{EffectRecord, EffectState, Reach, Refusal as NotHappened, Risk, Stored, UndoJob, Undoing};
 use crate::model::fact::Fact;
 use crate::model::id::{CallNo, EffectId, IdempotencyKey, JobKey, Lease, Token};
 use crate::model::job::{JobRecord, JobState};
@@ -166,7 +166,7 @@ pub fn gate(effects: &[EffectRecord], rules: &KindRules) -> Vec<Question> {
     questions.extend(
         unanswered(effects).into_iter().filter(|q| q.effect().is_some_and(|id| rules.card(&id.name).is_some())),
     );
-    if effects.iter().any(|e| e.state == EffectState::Undone) {
+    if effects.iter().any(EffectRecord::is_taken_back) {
         questions.push(Question::WhatNow);
     }
     questions
@@ -202,7 +202,8 @@ pub fn running(job: &JobRecord, lease: &Lease) -> Result<bool, Refusal> {
         | JobState::Waiting { .. }
         | JobState::NeedsDecision
         | JobState::Dead
-        | JobState::Ended { .. } => Err(Refusal::Fenced),
+        | JobState::Ended { .. }
+        | JobState::Compensating { .. } => Err(Refusal::Fenced),
     }
 }
 
@@ -273,6 +274,8 @@ fn call(
         look_up: request.look_up.clone(),
         risk: request.risk,
         undo: request.undo.clone(),
+        undoing: Undoing::No,
+        confirmed: 0,
         attempt: 0,
         token: Token(0),
         calls: old.map_or(0, |o| o.calls),

@@ -7,7 +7,8 @@ mod world;
 
 use super::fixture::{kind, ms, recoveries};
 use crate::model::effect::{Recovery, Risk};
-use crate::model::policy::{KindRules, OnInterrupt};
+use crate::model::job::{End, JobState};
+use crate::model::policy::{KindRules, OnDead, OnInterrupt};
 use crate::rules::effect::Same;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -60,12 +61,15 @@ struct Search<'a> {
     seen: HashMap<u64, (u64, Option<Event>)>,
     at_rest: HashSet<(Mood, u64)>,
     steps: usize,
+    /// States in which everything that could be undone is.
+    compensated: usize,
 }
 
 impl<'a> Search<'a> {
     /// Fewest troubles first, then fewest steps: each state is taken up once, with as many troubles to come as it can have.
     fn run(name: String, setting: Setting<'a>, troubles: usize) -> Self {
-        let mut search = Self { setting, name, seen: HashMap::new(), at_rest: HashSet::new(), steps: 0 };
+        let mut search =
+            Self { setting, name, seen: HashMap::new(), at_rest: HashSet::new(), steps: 0, compensated: 0 };
         let mut queues: Vec<VecDeque<Visit>> = (0..=troubles).map(|_| VecDeque::new()).collect();
         let world = World::new(&setting);
         let print = fingerprint(&world);
@@ -76,6 +80,8 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 search.seen.insert(visit.print, (visit.from, visit.by));
+                search.compensated +=
+                    usize::from(matches!(visit.world.job.state, JobState::Ended { how: End::Compensated, .. }));
                 for (event, cost) in visit.world.events(&setting, troubles - spent) {
                     let mut world = visit.world.clone();
                     search.guarded(visit.print, event, || world.step(event, &setting));
@@ -170,6 +176,7 @@ fn calm(world: &World, setting: &Setting<'_>, mood: Mood) -> Option<Event> {
         .or_else(|| has(Event::Ask(Same::Yes)))
         .or(answering)
         .or_else(|| has(Event::Finish))
+        .or_else(|| has(Event::Undo(End::Done)))
         .or_else(|| has(Event::Wake))
         // Only a handler inside a call that never returns is left: its lease runs out.
         .or_else(|| has(Event::End(Ending::Lapse)))
@@ -181,6 +188,7 @@ struct Case {
     script: &'static [&'static str],
     reversed: bool,
     honest: bool,
+    undo: &'static [&'static str],
     /// Fewer troubles where two effects, or a person who may say anything, make many states.
     less: usize,
 }
@@ -196,6 +204,7 @@ fn cases() -> Vec<Case> {
             script: &["a"],
             reversed: false,
             honest,
+            undo: &[],
             less: usize::from(!honest),
         };
         out.push(one("alone", rules(Recovery::ask()), true));
@@ -211,6 +220,23 @@ fn cases() -> Vec<Case> {
                 script: &["a", "b"],
                 reversed,
                 honest: true,
+                undo: &[],
+                less: 1,
+            });
+        }
+        // Undone by policy where all of it can be, and by a person where some of it stays.
+        for (what, on_dead, undo) in
+            [("undone by policy", OnDead::Undo, &["a", "b"][..]), ("partly undone", OnDead::Hold, &["a"][..])]
+        {
+            let mut rules = rules(Recovery::ask());
+            rules.on_dead = on_dead;
+            out.push(Case {
+                name: format!("{name}, {what}"),
+                rules,
+                script: &["a", "b"],
+                reversed: false,
+                honest: true,
+                undo,
                 less: 1,
             });
         }
@@ -234,10 +260,16 @@ fn every_reachable_state_keeps_every_promise_and_comes_to_rest() {
                 scope.spawn(move || {
                     let mut sum = (0, 0);
                     for c in half {
-                        let setting =
-                            Setting { rules: &c.rules, script: c.script, reversed: c.reversed, honest: c.honest };
+                        let setting = Setting {
+                            rules: &c.rules,
+                            script: c.script,
+                            reversed: c.reversed,
+                            honest: c.honest,
+                            undo: c.undo,
+                        };
                         let search = Search::run(c.name.clone(), setting, troubles.saturating_sub(c.less));
                         eprintln!("{:>9} states {:>9} steps  {}", search.seen.len(), search.steps, c.name);
+                        assert_eq!(search.compensated > 0, !c.undo.is_empty(), "{}: {}", c.name, search.compensated);
                         sum = (sum.0 + search.seen.len(), sum.1 + search.steps);
                     }
                     sum

@@ -2,7 +2,7 @@
 
 use super::effect::Request;
 use super::{CallFacts, Change, Env, LetterMove};
-use crate::model::effect::{EffectCard, EffectRecord, EffectState, Reach, Recovery, Risk, Stored};
+use crate::model::effect::{EffectCard, EffectRecord, EffectState, Reach, Recovery, Risk, Stored, UndoJob, Undoing};
 use crate::model::id::{EffectId, IdempotencyKey, JobId, KindId, Token};
 use crate::model::job::{JobRecord, JobState};
 use crate::model::letter::{LetterRecord, Signed};
@@ -92,6 +92,8 @@ pub(super) fn record(name: &str, state: EffectState, by: u64) -> EffectRecord {
         look_up: None,
         risk: Risk::Charge,
         undo: None,
+        undoing: Undoing::No,
+        confirmed: u32::from(matches!(state, EffectState::Confirmed | EffectState::Undone)),
         attempt: 1,
         token: token(by),
         calls: 1,
@@ -106,6 +108,11 @@ pub(super) fn record(name: &str, state: EffectState, by: u64) -> EffectRecord {
         conflict: false,
         accept_changed: false,
     }
+}
+
+/// The job that undoes an effect.
+pub(super) fn way_back(name: &str) -> UndoJob {
+    UndoJob { kind: format!("undo-{name}"), key: "1".into(), version: 1, payload: b"{}".to_vec() }
 }
 
 /// Nothing runs, everything ended long ago, the key is young.
@@ -132,6 +139,8 @@ pub(super) fn put(
     change: &Change,
 ) {
     *job = change.record().clone();
+    // The store counts lines of history; here it is enough that the count rises with every confirmation.
+    job.journal = change.effects().iter().map(|e| e.confirmed).fold(job.journal, u32::max);
     for new in change.effects() {
         match effects.iter_mut().find(|e| e.id == new.id) {
             Some(old) => *old = new.clone(),

@@ -2,8 +2,8 @@
 //!
 //! Used by the exhaustive tests of the rules and, behind `testkit`, by every suite that looks at a recovered file.
 
-use crate::model::effect::{EffectRecord, EffectState};
-use crate::model::job::{JobRecord, JobState};
+use crate::model::effect::{EffectRecord, EffectState, Undoing};
+use crate::model::job::{End, JobRecord, JobState};
 use crate::model::letter::{LetterRecord, Question};
 use crate::model::policy::KindRules;
 use crate::rules::retry;
@@ -65,19 +65,40 @@ fn place(job: &JobRecord, effects: &[EffectRecord], letter: Option<&LetterRecord
         JobState::Ended { .. } => {
             must(effects.iter().all(|e| !e.state.is_unresolved()), "no job ends beside an unresolved effect");
         }
+        JobState::Compensating { .. } => {
+            must(effects.iter().all(|e| !e.state.is_unresolved()), "nothing is undone beside an unresolved effect");
+        }
         JobState::Ready { .. } | JobState::Delayed { .. } | JobState::Running { .. } => {}
     }
+    compensation(job, effects, must);
     let parked = |e: &EffectRecord| {
         let question = Question::Conflict { effect: e.id.clone() };
         letter.is_some_and(|l| l.questions.contains(&question))
     };
-    let unseen = matches!(job.state, JobState::Running { .. } | JobState::Ended { .. });
+    let unseen = matches!(job.state, JobState::Running { .. } | JobState::Compensating { .. } | JobState::Ended { .. });
     must(unseen || effects.iter().all(|e| !e.conflict || parked(e)), "two accounts of one effect are a question");
     if let Some(letter) = letter {
         let twice = letter.questions.iter().enumerate().any(|(i, q)| letter.questions[..i].contains(q));
         must(!letter.questions.is_empty() && !twice, "a letter asks something, and each thing once");
         let known = |q: &Question| q.effect().is_none_or(|id| effects.iter().any(|e| e.id == *id));
         must(letter.questions.iter().all(known), "a question names an effect that has a record");
+    }
+}
+
+/// One effect after the other, never a success, and never on as if nothing had been undone.
+fn compensation(job: &JobRecord, effects: &[EffectRecord], must: &mut impl FnMut(bool, &str)) {
+    let under_way = effects.iter().filter(|e| e.undoing == Undoing::UnderWay).count();
+    let compensating = matches!(job.state, JobState::Compensating { .. });
+    must(under_way == usize::from(compensating), "a compensating job has exactly one undo job under way, others none");
+    let any_back = effects.iter().any(EffectRecord::is_taken_back);
+    match job.state {
+        JobState::Ended { how: End::Done, .. }
+        | JobState::Ready { .. }
+        | JobState::Delayed { .. }
+        | JobState::Running { .. }
+        | JobState::Waiting { .. } => must(!any_back, "a job does not go on, nor succeed, once undoing it was begun"),
+        JobState::Ended { how: End::Compensated, .. } => must(any_back, "compensated means that something was undone"),
+        JobState::Ended { .. } | JobState::NeedsDecision | JobState::Dead | JobState::Compensating { .. } => {}
     }
 }
 
@@ -90,6 +111,8 @@ fn record(e: &EffectRecord, job: &JobRecord, must: &mut impl FnMut(bool, &str)) 
         e.cannot_tell_since.is_none() || e.state == EffectState::Unknown,
         "only an unknown effect is asked about in vain",
     );
+    must((e.undoing != Undoing::UnderWay) || e.state == EffectState::Confirmed, "only what is confirmed is undone");
+    must(e.state != EffectState::Undone || e.undoing == Undoing::No, "what is undone is over");
     match e.state {
         EffectState::Confirmed | EffectState::Undone => {
             must(e.result.is_some(), "a confirmation keeps a result, or says it is lost")

@@ -4,7 +4,8 @@
 //! Called after [`called`](super::effect::called) or [`probed`](super::effect::probed) on a lease that is over.
 
 use super::effect::conflicts;
-use super::moves::{Plan, Scene, bury, go_on, plan, put_letter};
+use super::letter::go_on_or_ask;
+use super::moves::{Plan, Scene, bury, plan};
 use super::{Change, Env};
 use crate::model::attempt::Class;
 use crate::model::effect::{EffectRecord, EffectState};
@@ -29,7 +30,8 @@ pub fn learned(
     let nothing_open = effects.iter().all(|e| !e.state.is_unresolved());
     match change.record.state.clone() {
         // Its own attempt, or the replacement, will see the record; an ended job only raises the alert.
-        JobState::Running { .. } | JobState::Ended { .. } => {}
+        // A compensation looks at every record at its next step.
+        JobState::Running { .. } | JobState::Ended { .. } | JobState::Compensating { .. } => {}
         JobState::Ready { .. } | JobState::Delayed { .. } | JobState::Waiting { .. } if news.conflict => {
             let error = "a proof arrived that contradicts what was decided or recorded".to_owned();
             let questions = conflicts(effects).collect();
@@ -56,7 +58,7 @@ pub fn learned(
         JobState::NeedsDecision | JobState::Dead => {
             change.record.revision = change.record.revision.saturating_add(1);
             if let Some(letter) = letter {
-                update(&mut change, letter, &news);
+                update(&mut change, letter, &news, &scene);
             }
         }
     }
@@ -83,7 +85,7 @@ fn replan(change: &mut Change, scene: &Scene<'_>) {
 }
 
 /// The letter with what is known now: answered questions are gone, a contradiction is asked for first.
-fn update(change: &mut Change, letter: &LetterRecord, news: &EffectRecord) {
+fn update(change: &mut Change, letter: &LetterRecord, news: &EffectRecord, scene: &Scene<'_>) {
     // Whoever proposed something did so on the old view.
     let mut letter = LetterRecord { proposed: None, ..letter.clone() };
     let before = letter.questions.len();
@@ -93,10 +95,9 @@ fn update(change: &mut Change, letter: &LetterRecord, news: &EffectRecord) {
         letter.questions.retain(|q| *q != question);
         letter.questions.insert(0, question);
     }
-    if letter.questions.is_empty() && before > 0 {
-        return go_on(change);
-    }
-    put_letter(change, letter);
+    let running = |e: &EffectRecord| (scene.env.calls)(e).running_ms.is_some();
+    let answered = letter.questions.is_empty() && before > 0;
+    go_on_or_ask(change, letter, answered, scene.effects, scene.rules, &running, scene.at());
 }
 
 fn answers(news: &EffectRecord, question: &Question) -> bool {

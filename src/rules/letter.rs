@@ -1,6 +1,8 @@
 //! What a person may decide about a letter, and what follows.
 
 use super::moves::{close_letter, end_job, go_on, put_letter};
+use super::proof::confirmation;
+use super::undo::{self, ByPolicy, by_policy};
 use super::{Change, Refusal, retry};
 use crate::model::effect::{EffectRecord, EffectState, Refusal as NotHappened, Stored};
 use crate::model::fact::Fact;
@@ -8,6 +10,7 @@ use crate::model::id::EffectId;
 use crate::model::job::{End, JobRecord, JobState, NEXT_TICKET, State};
 use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
 use crate::model::policy::KindRules;
+use crate::model::time::Wall;
 
 /// Verdicts that are valid for a letter as it stands, in the order in which a person should see them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub enum Choice {
     HandledOutside,
     /// Thrown away.
     Discard,
+    /// What it did is undone.
+    Undo,
 }
 
 /// The valid choices: exactly what [`decide`] accepts while no call is running.
@@ -44,7 +49,10 @@ pub fn choices(letter: &LetterRecord, effects: &[EffectRecord]) -> Vec<Choice> {
             out.push(Choice::DidNotHappen(id.clone()));
         }
     }
-    if may_try_again(&letter.questions) {
+    if undo::may_choose(effects).is_ok() {
+        out.push(Choice::Undo);
+    }
+    if may_try_again(&letter.questions) && undo::no_way_back(effects).is_ok() {
         out.push(Choice::TryAgain);
     }
     if effects.iter().all(|e| !e.state.is_unresolved()) {
@@ -82,9 +90,15 @@ pub fn decide(
                 return Err(Refusal::NotAChoice(format!("nobody doubts what became of {effect}")));
             }
             let lost = asks(letter, effect, |q| matches!(q, Question::ResultLost { .. }));
-            let (record, left) = it_happened(record, lost, reference, result, without(letter, effect));
+            let (mut record, left) = it_happened(record, lost, reference, result, without(letter, effect));
+            if effects.iter().any(|e| e.id == *effect && e.state != EffectState::Confirmed) {
+                record.confirmed = confirmation(job);
+            }
+            let effects = with(effects, &record);
             put_effect(&mut change, record);
-            go_on_or_ask(&mut change, letter, left);
+            let letter = LetterRecord { questions: left, ..letter.clone() };
+            let answered = letter.questions.is_empty();
+            go_on_or_ask(&mut change, letter, answered, &effects, rules, &|e| running(&e.id), signed.at);
         }
         Verdict::DidNotHappen { effect, new_key } => {
             let record = asked(letter, effects, effect)?;
@@ -102,7 +116,9 @@ pub fn decide(
                 return Err(Refusal::NotAChoice(text));
             }
             let changed = asks(letter, effect, |q| matches!(q, Question::RequestChanged { .. }));
-            put_effect(&mut change, it_did_not(record, *new_key, changed));
+            let record = it_did_not(record, *new_key, changed);
+            let effects = with(effects, &record);
+            put_effect(&mut change, record);
             // Calling again is a new attempt; the person's answer grants it, so that it does not spend the automatic budget.
             change.record.granted = job.granted.saturating_add(1);
             let mut letter = letter.clone();
@@ -112,13 +128,14 @@ pub fn decide(
                 letter.why = Why::DeadlinePassed;
                 letter.questions.push(Question::WhatNow);
             }
-            let left = letter.questions.clone();
-            go_on_or_ask(&mut change, &letter, left);
+            let answered = letter.questions.is_empty();
+            go_on_or_ask(&mut change, letter, answered, &effects, rules, &|e| running(&e.id), signed.at);
         }
         Verdict::TryAgain => {
             if !may_try_again(&letter.questions) {
                 return Err(Refusal::Unresolved(open_of(&letter.questions)));
             }
+            undo::no_way_back(effects)?;
             let r = &mut change.record;
             r.replays = r.replays.saturating_add(1);
             r.granted = r.granted.saturating_add(1);
@@ -137,6 +154,11 @@ pub fn decide(
         Verdict::Discard => finish(&mut change, effects, End::Discarded, rules, signed)?,
         Verdict::ReplayFrom { .. } => {
             return Err(Refusal::NotAChoice("what is remembered has to be known for that: review::replay_from".into()));
+        }
+        Verdict::Undo => {
+            undo::may_undo(effects, &|e| running(&e.id))?;
+            close_letter(&mut change);
+            undo::begin(&mut change, effects, signed.at);
         }
     }
     Ok(change)
@@ -247,12 +269,37 @@ fn without(letter: &LetterRecord, effect: &EffectId) -> Vec<Question> {
     letter.questions.iter().filter(|q| q.effect() != Some(effect)).cloned().collect()
 }
 
-/// The job resumes when no question is left.
-fn go_on_or_ask(change: &mut Change, letter: &LetterRecord, left: Vec<Question>) {
-    if left.is_empty() {
-        return go_on(change);
+/// The job resumes when its letter is answered; it is undone if only "what now" is left and its policy answers that. `effects` are
+/// all records as this change leaves them.
+pub(super) fn go_on_or_ask(
+    change: &mut Change,
+    mut letter: LetterRecord,
+    answered: bool,
+    effects: &[EffectRecord],
+    rules: &KindRules,
+    running: &dyn Fn(&EffectRecord) -> bool,
+    at: Wall,
+) {
+    if answered {
+        if undo::taken_back(effects).is_none() {
+            return go_on(change);
+        }
+        // Something of it was undone: it must not run on as if that stood.
+        letter.why = Why::UndoStopped;
+        letter.questions = vec![Question::WhatNow];
     }
-    put_letter(change, LetterRecord { questions: left, proposed: None, ..letter.clone() });
+    match by_policy(letter.why, &letter.questions, effects, rules, running) {
+        ByPolicy::Undo => {
+            close_letter(change);
+            undo::begin(change, effects, at);
+        }
+        ByPolicy::Silent | ByPolicy::Ask(_) => put_letter(change, LetterRecord { proposed: None, ..letter }),
+    }
+}
+
+/// All records, with this one as it is now.
+fn with(effects: &[EffectRecord], record: &EffectRecord) -> Vec<EffectRecord> {
+    effects.iter().map(|e| if e.id == record.id { record.clone() } else { e.clone() }).collect()
 }
 
 fn finish(

@@ -5,7 +5,7 @@
 
 use super::effect::{conflicts, gate, running, unanswered, undeclared};
 use super::moves::{Scene, bury, end_job};
-use super::{CallFacts, Change, Env, Refusal, retry};
+use super::{Change, Env, Refusal, retry};
 use crate::model::attempt::{Class, Stop};
 use crate::model::effect::EffectRecord;
 use crate::model::fact::Fact;
@@ -51,7 +51,7 @@ pub fn claim(
     token: Token,
     effects: &[EffectRecord],
     rules: &KindRules,
-    now: Now,
+    env: &Env<'_>,
 ) -> Result<Claim, Refusal> {
     if !matches!(job.state, JobState::Ready { .. }) {
         return Err(Refusal::WrongState(State::from(&job.state)));
@@ -60,8 +60,8 @@ pub fn claim(
         return Err(Refusal::OldToken { last: job.last_token, given: token });
     }
     let mut change = Change::of(job);
-    let env = quiet(now);
-    let scene = Scene { token, continuing: job.continues, effects, rules, env: &env };
+    let now = env.now;
+    let scene = Scene { token, continuing: job.continues, effects, rules, env };
     if job.cancel {
         cancelled(&mut change, &scene);
         return Ok(Claim::Not(change));
@@ -123,6 +123,7 @@ pub fn promote(job: &JobRecord) -> Result<Change, Refusal> {
         | JobState::Running { .. }
         | JobState::NeedsDecision
         | JobState::Dead
+        | JobState::Compensating { .. }
         | JobState::Ended { .. } => Err(Refusal::WrongState(State::from(&job.state))),
     }
 }
@@ -139,7 +140,7 @@ pub fn cancel(job: &JobRecord, effects: &[EffectRecord], rules: &KindRules, now:
             end_job(&mut change, End::Cancelled, rules, now.wall);
         }
         JobState::Running { .. } => change.record.cancel = true,
-        JobState::NeedsDecision | JobState::Dead | JobState::Ended { .. } => {
+        JobState::NeedsDecision | JobState::Dead | JobState::Compensating { .. } | JobState::Ended { .. } => {
             return Err(Refusal::WrongState(State::from(&job.state)));
         }
     }
@@ -165,9 +166,4 @@ pub(super) fn no_attempt(job: &JobRecord, now: Now) -> (Why, Class, &'static str
     } else {
         (Why::TriesUsedUp, Class::Transient, "its attempts are used up")
     }
-}
-
-/// A decision that rests on no facts about calls.
-fn quiet(now: Now) -> Env<'static> {
-    Env { now, draw: 0, calls: &|_| CallFacts { running_ms: None, quiet_ms: 0, key_age_ms: None } }
 }

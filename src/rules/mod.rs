@@ -4,6 +4,7 @@
 //! are arguments. A [`Change`] can only be built here; the store writes it, and the facts in it are reported after the commit.
 
 pub mod admit;
+pub mod compensate;
 pub mod effect;
 mod ending;
 #[cfg(test)]
@@ -24,10 +25,11 @@ pub mod retry;
 pub mod review;
 #[cfg(test)]
 mod states;
+pub mod undo;
 
-use crate::model::effect::EffectRecord;
+use crate::model::effect::{EffectRecord, UndoJob};
 use crate::model::fact::Fact;
-use crate::model::id::{EffectId, Token};
+use crate::model::id::{EffectId, JobKey, Token};
 use crate::model::job::{JobRecord, JobState, Memo, State};
 use crate::model::letter::{Entry, LetterRecord};
 use crate::model::time::{Now, Wall};
@@ -45,10 +47,26 @@ pub struct Change {
     pub(crate) letter: LetterMove,
     pub(crate) prune: Option<Wall>,
     pub(crate) facts: Vec<Fact>,
+    pub(crate) undo: Option<UndoOrder>,
     /// An effect that nobody was sure of is settled by this change.
     settled: bool,
     /// The claim that ends with this change was not an attempt after all.
     given_back: bool,
+}
+
+/// A job to be enqueued in the same transaction: it undoes an effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UndoOrder {
+    /// What it undoes.
+    pub effect: EffectId,
+    /// The same in plain words.
+    pub says: String,
+    /// Its kind, version and payload.
+    pub job: UndoJob,
+    /// Its key: derived from the effect's, so that the same work asked for by a customer is another job.
+    pub key: JobKey,
+    /// When it was ordered.
+    pub at: Wall,
 }
 
 /// What becomes of a job's letter.
@@ -100,6 +118,11 @@ impl Change {
         &self.facts
     }
 
+    /// A job to enqueue with it, which undoes an effect.
+    pub fn undo(&self) -> Option<&UndoOrder> {
+        self.undo.as_ref()
+    }
+
     /// A bare move, for the tests of the store: no rule was asked.
     #[cfg(test)]
     pub(crate) fn bare(before: &JobRecord, to: JobState) -> Self {
@@ -118,6 +141,7 @@ impl Change {
             letter: LetterMove::Keep,
             prune: None,
             facts: Vec::new(),
+            undo: None,
             settled: false,
             given_back: false,
         }
@@ -129,7 +153,8 @@ impl Change {
             | JobState::Running { .. }
             | JobState::NeedsDecision
             | JobState::Dead
-            | JobState::Ended { .. } => None,
+            | JobState::Ended { .. }
+            | JobState::Compensating { .. } => None,
         };
         self.facts.push(Fact::Moved { job: self.record.id, to: State::from(&state), due });
         self.record.state = state;
@@ -192,7 +217,13 @@ fn instead(state: &State) -> &'static str {
         State::Ready | State::Delayed | State::Running | State::Waiting | State::Paused => {
             ": wait for its end, or cancel it"
         }
-        State::Done | State::Cancelled | State::Discarded | State::HandledOutside | State::Remembered => ": it is over",
+        State::Compensating => ": what it did is being undone, wait for its end",
+        State::Done
+        | State::Cancelled
+        | State::Discarded
+        | State::HandledOutside
+        | State::Compensated
+        | State::Remembered => ": it is over",
     }
 }
 

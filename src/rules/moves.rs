@@ -5,6 +5,7 @@
 use super::effect::gate;
 use super::look::{Look, look, look_without_attempts};
 use super::retry::{self, backoff_ms};
+use super::undo::{self, ByPolicy, by_policy};
 use super::{Change, Env, LetterMove};
 use crate::model::attempt::{Class, Failure, Outcome};
 use crate::model::effect::{EffectRecord, Recovery};
@@ -172,6 +173,16 @@ pub(super) fn bury(
         }
         questions.push(Question::WhatNow);
     }
+    let mut error = error;
+    let running = |e: &EffectRecord| (scene.env.calls)(e).running_ms.is_some();
+    match by_policy(why, &questions, effects, rules, &running) {
+        ByPolicy::Silent => {}
+        ByPolicy::Undo => {
+            report(change, Outcome::Compensating, Some(class), Some(error), None);
+            return undo::begin(change, effects, scene.at());
+        }
+        ByPolicy::Ask(reason) => error = format!("{error}; nothing was undone by itself: {reason}"),
+    }
     let outcome = if is_dead(&questions) { Outcome::Dead } else { Outcome::NeedsDecision };
     report(change, outcome, Some(class), Some(error.clone()), None);
     change.record.revision = change.record.revision.saturating_add(1);
@@ -211,7 +222,7 @@ pub(super) fn go_on(change: &mut Change) {
 pub(super) fn end_job(change: &mut Change, how: End, rules: &KindRules, at: Wall) {
     let keep = match how {
         End::Done => rules.keep_done,
-        End::HandledOutside | End::Discarded | End::Cancelled => rules.keep_discarded,
+        End::HandledOutside | End::Discarded | End::Cancelled | End::Compensated => rules.keep_discarded,
     };
     change.prune = match keep {
         Keep::Forever => None,

@@ -109,6 +109,10 @@ pub fn probed(
 }
 
 fn tell(job: &JobRecord, was: &EffectRecord, next: EffectRecord, became: &str, late: bool, env: &Env<'_>) -> Change {
+    let mut next = next;
+    if next.state == EffectState::Confirmed && was.state != EffectState::Confirmed {
+        next.confirmed = confirmation(job);
+    }
     let mut change = Change::of(job);
     change.settled = was.state.is_unresolved() && !next.state.is_unresolved();
     change.note(Entry::Effect { effect: next.id.clone(), became: became.into(), late, at: env.now.wall });
@@ -124,6 +128,11 @@ fn tell(job: &JobRecord, was: &EffectRecord, next: EffectRecord, became: &str, l
     }
     change.effects.push(next);
     change
+}
+
+/// The number of the confirmation that follows: it rises, because each is a line of the history.
+pub(super) fn confirmation(job: &JobRecord) -> u32 {
+    job.journal.saturating_add(1)
 }
 
 /// It happened. At most one account of it is kept; one that contradicts it, or a person, is a conflict.

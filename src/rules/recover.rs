@@ -120,6 +120,8 @@ mod tests {
             look_up: None,
             risk: Risk::Routine,
             undo: None,
+            undoing: crate::model::effect::Undoing::No,
+            confirmed: 0,
             attempt: 1,
             token,
             calls: 1,

@@ -6,19 +6,19 @@ use super::admit::{self, Admit, Known};
 use super::effect::{Asking, Begin, Same, begin, called, probed};
 use super::fixture::{
     CANNOT_TELL, INSIDE, JUST_ENDED, OLD_CALL, QUIET, id, job, key, kind, put, record, recoveries, request, signed,
-    token, with,
+    token, way_back, with,
 };
 use super::invariants::broken;
 use super::review::{self, Check, Second};
-use super::{CallFacts, Change, Env, Refusal, letter, lifecycle};
+use super::{CallFacts, Change, Env, Refusal, compensate, letter, lifecycle};
 use crate::model::attempt::{AttemptEnd, Class, Evidence, Failure, Stop};
 use crate::model::effect::{
-    CallEnd, EffectRecord, EffectState, Probed, Recovery, Refusal as NotHappened, Risk, Stored,
+    CallEnd, EffectRecord, EffectState, Probed, Recovery, Refusal as NotHappened, Risk, Stored, Undoing,
 };
 use crate::model::id::{JobId, Lease};
 use crate::model::job::{Delay, End, Identity, JobRecord, JobState, Memo, NEXT_TICKET, State, Wait};
 use crate::model::letter::{LetterRecord, Question, Verdict, Why};
-use crate::model::policy::{KindRules, OnInterrupt};
+use crate::model::policy::{KindRules, OnDead, OnInterrupt};
 use crate::model::time::Wall;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -27,7 +27,7 @@ const NOW: u64 = 1_000;
 /// Fewer pairs than this would mean that the lists below have shrunk.
 const AT_LEAST: usize = 1_000_000;
 
-const STATES: [&str; 7] = ["ready", "delayed", "running", "waiting", "needs decision", "dead", "ended"];
+const STATES: [&str; 8] = ["ready", "delayed", "running", "waiting", "needs decision", "dead", "compensating", "ended"];
 
 fn name(state: &JobState) -> &'static str {
     match state {
@@ -37,6 +37,7 @@ fn name(state: &JobState) -> &'static str {
         JobState::Waiting { .. } => "waiting",
         JobState::NeedsDecision => "needs decision",
         JobState::Dead => "dead",
+        JobState::Compensating { .. } => "compensating",
         JobState::Ended { .. } => "ended",
     }
 }
@@ -83,7 +84,37 @@ fn effect_sets() -> Vec<Vec<EffectRecord>> {
     sets.push(vec![of("old-a", EffectState::Unknown, 1)]);
     sets.push(vec![of("a", EffectState::Unknown, 1), of("b", EffectState::Unknown, LAST)]);
     sets.push(vec![of("a", EffectState::Confirmed, 1), of("b", EffectState::Unknown, 1)]);
+    sets.extend(compensated_sets());
     sets
+}
+
+/// Done with a way back, alone and beside others; under way, given up, over.
+fn compensated_sets() -> Vec<Vec<EffectRecord>> {
+    let done = |name: &str, n, undoing| {
+        let mut e = record(name, EffectState::Confirmed, 1);
+        e.undo = Some(way_back(name));
+        (e.confirmed, e.undoing) = (n, undoing);
+        e
+    };
+    let no_way_back = |name: &str| record(name, EffectState::Confirmed, 1);
+    let undone = |name: &str| EffectRecord { state: EffectState::Undone, ..done(name, 1, Undoing::No) };
+    let doubted = |e: EffectRecord| EffectRecord { conflict: true, ..e };
+    vec![
+        vec![done("a", 1, Undoing::No)],
+        vec![done("a", 1, Undoing::UnderWay)],
+        vec![done("a", 1, Undoing::GivenUp)],
+        vec![doubted(done("a", 1, Undoing::UnderWay))],
+        vec![undone("a")],
+        vec![done("a", 1, Undoing::No), done("b", 2, Undoing::No)],
+        vec![done("a", 1, Undoing::No), done("b", 2, Undoing::UnderWay)],
+        vec![done("a", 1, Undoing::No), done("b", 2, Undoing::GivenUp)],
+        vec![done("a", 1, Undoing::No), no_way_back("b")],
+        vec![done("a", 1, Undoing::No), record("b", EffectState::Unknown, 1)],
+        vec![done("a", 1, Undoing::UnderWay), no_way_back("b")],
+        vec![doubted(done("a", 1, Undoing::No)), done("b", 2, Undoing::UnderWay)],
+        vec![done("a", 1, Undoing::UnderWay), undone("b")],
+        vec![done("a", 1, Undoing::UnderWay), record("b", EffectState::Refused(NotHappened::NotSent), 1)],
+    ]
 }
 
 fn job_states(effects: &[EffectRecord]) -> Vec<JobState> {
@@ -93,11 +124,13 @@ fn job_states(effects: &[EffectRecord]) -> Vec<JobState> {
         JobState::Running { token: token(LAST), continuing: true },
         JobState::NeedsDecision,
         JobState::Dead,
+        JobState::Compensating { left: 0 },
+        JobState::Compensating { left: 1 },
     ];
     for why in [Delay::At, Delay::After, Delay::Backoff, Delay::Snooze("later".into())] {
         out.push(JobState::Delayed { due: Wall(NOW), delay_ms: 10, why });
     }
-    for how in [End::Done, End::HandledOutside, End::Discarded, End::Cancelled] {
+    for how in [End::Done, End::HandledOutside, End::Discarded, End::Cancelled, End::Compensated] {
         out.push(JobState::Ended { how, at: Wall(NOW) });
     }
     for e in effects {
@@ -146,6 +179,7 @@ fn stands(rules: &KindRules) -> Vec<Stand> {
                 | JobState::Delayed { .. }
                 | JobState::Running { .. }
                 | JobState::Waiting { .. }
+                | JobState::Compensating { .. }
                 | JobState::Ended { .. } => vec![None],
             };
             for letter in letters {
@@ -251,7 +285,7 @@ fn moves(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
     let (job, effects) = (&s.job, s.effects.as_slice());
     let lease = Lease { job: job.id, token: token(LAST) };
     let mut out: Vec<Row> = Vec::new();
-    let claim = |n| lifecycle::claim(job, token(n), effects, rules, env.now).map(|c| c.change().clone());
+    let claim = |n| lifecycle::claim(job, token(n), effects, rules, env).map(|c| c.change().clone());
     out.push(("it is claimed", claim(LAST + 1).into()));
     for (what, how) in ends() {
         out.push((what, lifecycle::end(job, &lease, how, effects, rules, env).into()));
@@ -266,6 +300,16 @@ fn moves(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
     }
     out.push(("it is due", lifecycle::promote(job).into()));
     out.push(("somebody cancels it", lifecycle::cancel(job, effects, rules, env.now).into()));
+    for (what, how) in [
+        ("its undo job is done", End::Done),
+        ("its undo job is handled outside", End::HandledOutside),
+        ("its undo job is discarded or cancelled", End::Discarded),
+        ("its undo job is discarded or cancelled", End::Cancelled),
+        ("its undo job is discarded or cancelled", End::Compensated),
+    ] {
+        let heard = effects.iter().find_map(|e| compensate::heard(job, effects, &e.id, how, rules, env));
+        out.extend(heard.map(|change| (what, Ok(change).into())));
+    }
     out.extend(late_news(s, rules, env));
     out.extend(verdicts(s, rules));
     out.extend(reviews(s, rules, env));
@@ -364,6 +408,7 @@ fn verdicts(s: &Stand, rules: &KindRules) -> Vec<Row> {
         ("a person: try again", decide(&Verdict::TryAgain)),
         ("a person: handled outside", decide(&Verdict::HandledOutside)),
         ("a person: discard", decide(&Verdict::Discard)),
+        ("a person: undo what was done", decide(&Verdict::Undo)),
     ];
     for name in ["a", "b", "gone", "old-a", "nothing"] {
         for result in [None, Some(b"1".to_vec())] {
@@ -404,6 +449,7 @@ fn check_choices(s: &Stand, rules: &KindRules) {
     }
     assert_eq!(choices.contains(&letter::Choice::TryAgain), accepted(&Verdict::TryAgain));
     assert_eq!(choices.contains(&letter::Choice::HandledOutside), accepted(&Verdict::HandledOutside));
+    assert_eq!(choices.contains(&letter::Choice::Undo), accepted(&Verdict::Undo));
     assert_eq!(choices.contains(&letter::Choice::Discard), accepted(&Verdict::Discard));
     assert!(!choices.is_empty(), "a person is asked and given no choice: {:?} {:?}", letter.questions, s.effects);
 }
@@ -489,6 +535,9 @@ fn kinds() -> Vec<KindRules> {
     let mut hold = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
     hold.on_interrupt = OnInterrupt::Hold;
     out.push(hold);
+    let mut undo = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+    undo.on_dead = OnDead::Undo;
+    out.push(undo);
     out
 }
 
@@ -503,7 +552,8 @@ fn try_everything() -> (Table, usize, Vec<&'static str>) {
             let looked_at = matches!(s.job.state, JobState::Running { .. } | JobState::Waiting { .. });
             let open = s.effects.iter().any(|e| e.state.is_unresolved());
             let holds = rules.on_interrupt == OnInterrupt::Hold;
-            if nth > 0 && !(looked_at && (open || holds)) {
+            let undoes = rules.on_dead == OnDead::Undo && s.effects.iter().any(|e| e.undo.is_some());
+            if nth > 0 && !(looked_at && (open || holds)) && !undoes {
                 continue;
             }
             for facts in if open && looked_at { FACTS } else { &FACTS[..1] } {
@@ -599,6 +649,8 @@ fn identity_table() -> String {
         ("handled outside", job_in(ended(End::HandledOutside)), false),
         ("discarded", job_in(ended(End::Discarded)), false),
         ("cancelled", job_in(ended(End::Cancelled)), false),
+        ("compensating", job_in(JobState::Compensating { left: 0 }), false),
+        ("compensated", job_in(ended(End::Compensated)), false),
         ("pruned, remembered", None, false),
     ];
     let identity = Identity { id: JobId(1), incarnation: 3, digest: [1; 16], ended: None };
@@ -652,6 +704,8 @@ fn shown(state: State) -> &'static str {
         State::HandledOutside => "handled outside",
         State::Discarded => "discarded",
         State::Cancelled => "cancelled",
+        State::Compensating => "compensating",
+        State::Compensated => "compensated",
         State::Remembered => "remembered",
     }
 }

@@ -3,7 +3,7 @@
 
 use super::error::StoreError;
 use crate::model::effect::EffectRecord;
-use crate::model::job::{Codec, Identity, JobRecord, JobRow, Memo};
+use crate::model::job::{Codec, Identity, JobRecord, JobRow, Memo, Undoes};
 use crate::model::letter::{Act, Entry, LetterRecord};
 use crate::model::outbox::{Delivery, Message, OutboxRow, Remembered};
 use crate::model::time::Wall;
@@ -155,20 +155,20 @@ impl Stored for JobRow {
     const KIND: u8 = 1;
     const NAME: &'static str = "job row";
     fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
-        let Self { kind, key, incarnation, version, codec, title, enqueued, payload } = self;
-        write_serde(&(kind, key, incarnation, version, codec, title, enqueued, payload.len()), out)?;
+        let Self { kind, key, incarnation, version, codec, title, enqueued, payload, undoes } = self;
+        write_serde(&(kind, key, incarnation, version, codec, title, enqueued, undoes, payload.len()), out)?;
         out.extend_from_slice(payload);
         Ok(())
     }
     fn read(bytes: &[u8]) -> Result<Self, String> {
-        type Head = (KindId, JobKey, u32, u32, Codec, String, Wall, usize);
+        type Head = (KindId, JobKey, u32, u32, Codec, String, Wall, Option<Undoes>, usize);
         let (head, used) = bincode::serde::decode_from_slice::<Head, _>(bytes, config()).map_err(|e| e.to_string())?;
-        let (kind, key, incarnation, version, codec, title, enqueued, len) = head;
+        let (kind, key, incarnation, version, codec, title, enqueued, undoes, len) = head;
         let payload = bytes.get(used..).unwrap_or_default();
         if payload.len() != len {
             return Err(format!("a payload of {len} bytes is announced, {} are there", payload.len()));
         }
-        Ok(Self { kind, key, incarnation, version, codec, title, enqueued, payload: payload.to_vec() })
+        Ok(Self { kind, key, incarnation, version, codec, title, enqueued, payload: payload.to_vec(), undoes })
     }
 }
 
@@ -296,6 +296,7 @@ mod tests {
             title: "Complete order 1".to_owned(),
             enqueued: Wall(77),
             payload: b"{\"order\":1}".to_vec(),
+            undoes: Some(Undoes { job: JobId(1), effect: EffectId { name: "charge".to_owned(), part: String::new() } }),
         }
     }
 
@@ -365,7 +366,7 @@ mod tests {
         }
         assert_eq!(tried, 400);
         let mut long = vec![VERSION, Memo::KIND, 0, 0, 0, 0];
-        write_serde(&("name", false, [1u8; 3].as_slice(), 1u8), &mut long).unwrap();
+        write_serde(&("name", false, [1u8; 3].as_slice(), 0u32, 1u8), &mut long).unwrap();
         seal("x", &mut long).unwrap();
         assert!(decode::<Memo>(&long).unwrap_err().contains("1 bytes too many"));
     }

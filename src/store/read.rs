@@ -220,6 +220,11 @@ impl<'t, S: Source> Rows<'t, S> {
         let rows = self.tables.run.read(self.tx)?.iter()?;
         rows.map(|row| row.map(|(id, token)| (JobId(id.value()), Token(token.value()))).map_err(Into::into)).collect()
     }
+    /// Jobs that are being compensated.
+    pub fn compensating(&self) -> Result<Vec<JobId>, StoreError> {
+        let rows = self.tables.undo.read(self.tx)?.iter()?;
+        rows.map(|row| Ok(JobId(row?.0.value()))).collect()
+    }
     /// One of the engine's own settings.
     pub fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         self.own_meta(&format!("{SETTING}{name}"))
@@ -242,7 +247,9 @@ impl<'t, S: Source> Rows<'t, S> {
     /// The highest number handed out for a job, a ticket or anything else that is numbered.
     pub fn last_number(&self) -> Result<u64, StoreError> {
         let live = self.own_meta(META_LIVE)?.unwrap_or_default();
-        Ok(super::write::Live::from_bytes(&live)?.last_id)
+        // The round's number comes first; `Live` writes both.
+        let id = live.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
+        id.ok_or_else(|| StoreError::corrupt("the highest number handed out"))
     }
     /// How many rows there are.
     pub fn depth(&self) -> Result<Depth, StoreError> {

@@ -167,6 +167,8 @@ tables! {
     tomb: "q/tomb", (u64, Bytes) => ();
     /// Number -> what a person did; outlives the job's rows.
     act: "q/act", u64 => Bytes;
+    /// Jobs that are compensated: one of their undo jobs is not over.
+    undo: "q/undo", u64 => ();
     /// Pointer, number from 0: pieces of long values.
     chunk: "q/chunk", (u64, u32) => Bytes;
     /// Topic -> the highest number handed out in it.

@@ -79,7 +79,10 @@ impl<'t> Write<'t> {
     }
     /// Writes a new job: its row, its record and its index row. Its identity is separate.
     pub fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError> {
-        at_most("the payload", row.payload.len(), self.limits.payload)?;
+        if row.undoes.is_none() {
+            // That of an undo job was checked when it was stored with its effect; the limit may be another one today.
+            at_most("the payload", row.payload.len(), self.limits.payload)?;
+        }
         at_most("the job's key", row.key.as_str().len(), self.limits.key)?;
         self.check(change)?;
         self.set(|t| &mut t.job, change.record().id.0, row)?;
@@ -107,7 +110,8 @@ impl<'t> Write<'t> {
                 | JobState::Running { .. }
                 | JobState::Waiting { .. }
                 | JobState::NeedsDecision
-                | JobState::Dead,
+                | JobState::Dead
+                | JobState::Compensating { .. },
             ) => {
                 self.move_prune_row(id, None, change.prune())?;
                 change.prune()
@@ -310,6 +314,9 @@ impl<'t> Write<'t> {
             JobState::Running { token, .. } => {
                 tables.run.write(tx)?.insert(id, token.0)?;
             }
+            JobState::Compensating { .. } => {
+                tables.undo.write(tx)?.insert(id, ())?;
+            }
             JobState::NeedsDecision | JobState::Dead | JobState::Ended { .. } => {}
         }
         Ok(())
@@ -326,6 +333,7 @@ impl<'t> Write<'t> {
                 tables.timer.write(tx)?.remove((due.0, id))?.is_some()
             }
             JobState::Running { .. } => tables.run.write(tx)?.remove(id)?.is_some(),
+            JobState::Compensating { .. } => tables.undo.write(tx)?.remove(id)?.is_some(),
             JobState::NeedsDecision | JobState::Dead | JobState::Ended { .. } => true,
         };
         if found { Ok(()) } else { Err(StoreError::corrupt(format!("job {id} has no index row for {before:?}"))) }

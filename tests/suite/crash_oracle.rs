@@ -157,6 +157,9 @@ fn index(v: &View<'_>, kinds: &BTreeMap<KindId, String>) -> Result<BTreeSet<(u64
     for (id, _) in v.letters(None, 10_000).map_err(words)? {
         index.insert((id.number(), "letter".into()));
     }
+    for id in v.compensating().map_err(words)? {
+        index.insert((id.number(), "undo".into()));
+    }
     for (_, id) in v.prunable(Wall(u64::MAX), 10_000).map_err(words)? {
         index.insert((id.number(), "prune".into()));
     }
@@ -170,6 +173,7 @@ fn index_of(found: &Found) -> String {
         JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => format!("due {}", due.0),
         JobState::Running { token, .. } => format!("run {token}"),
         JobState::NeedsDecision | JobState::Dead => "letter".into(),
+        JobState::Compensating { .. } => "undo".into(),
         // Rows that are kept for ever have none; every kind here prunes some day.
         JobState::Ended { .. } => "prune".into(),
     }

@@ -138,6 +138,7 @@ impl Recount {
         let timers: HashSet<_> = v.due(Wall(u64::MAX), usize::MAX).unwrap().into_iter().collect();
         let running: HashSet<_> = v.running().unwrap().into_iter().collect();
         let letters: HashSet<_> = v.letters(None, usize::MAX).unwrap().into_iter().map(|(id, _)| id).collect();
+        let compensating: HashSet<_> = v.compensating().unwrap().into_iter().collect();
         let mut ready = HashSet::new();
         for (kind, _) in v.kinds().unwrap() {
             ready.extend(v.ready(kind, usize::MAX).unwrap().into_iter().map(|(_, ticket, id)| (kind, ticket, id)));
@@ -157,6 +158,7 @@ impl Recount {
                 JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => timers.contains(&(*due, id)),
                 JobState::Running { token, .. } => running.contains(&(id, *token)),
                 JobState::NeedsDecision | JobState::Dead => letters.contains(&id),
+                JobState::Compensating { .. } => compensating.contains(&id),
                 JobState::Ended { .. } => false,
             };
             let over = matches!(r.state, JobState::Ended { .. });
@@ -165,7 +167,7 @@ impl Recount {
             keys.insert(v.job(id).unwrap().map(|row| row.key.to_string()).unwrap_or_default(), id);
             jobs.insert(id, r);
         }
-        let rows = timers.len() + running.len() + letters.len() + ready.len();
+        let rows = timers.len() + running.len() + letters.len() + ready.len() + compensating.len();
         assert_eq!(rows, indexed, "index rows without a job in that state");
         Self { jobs, keys }
     }

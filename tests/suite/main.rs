@@ -30,3 +30,4 @@ mod seen;
 mod setup;
 mod sweep;
 mod time;
+mod undo;

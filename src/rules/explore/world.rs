@@ -10,9 +10,9 @@ use crate::model::job::{End, JobRecord, JobState, NEXT_TICKET};
 use crate::model::letter::{LetterRecord, Question, Verdict};
 use crate::model::policy::KindRules;
 use crate::rules::effect::{AfterProbe, Asking, Begin, Same, begin, called, probed};
-use crate::rules::fixture::{SETTLE, TTL, at, id, job, key, put, request, signed};
+use crate::rules::fixture::{SETTLE, TTL, at, id, job, key, put, request, signed, way_back};
 use crate::rules::lifecycle::{self, Claim};
-use crate::rules::{CallFacts, Change, Env, Refusal, invariants, letter};
+use crate::rules::{CallFacts, Change, Env, Refusal, compensate, invariants, letter};
 
 /// What is fixed while a world is explored.
 #[derive(Clone, Copy)]
@@ -24,6 +24,8 @@ pub(super) struct Setting<'a> {
     pub(super) reversed: bool,
     /// The person looks before answering. A careless one may say anything.
     pub(super) honest: bool,
+    /// Effects that can be undone.
+    pub(super) undo: &'a [&'static str],
 }
 
 /// What can happen next.
@@ -47,6 +49,8 @@ pub(super) enum Event {
     Distrust,
     Cancel,
     Person(usize, Word),
+    /// The undo job that is under way ends.
+    Undo(End),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,7 @@ pub(super) enum Word {
     TryAgain,
     Outside,
     Discard,
+    Undo,
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -151,6 +156,9 @@ pub(super) struct World {
     trusted: bool,
     counted: u32,
     sleeps: u32,
+    /// The effect whose undo job is under way, and those that were undone, in order.
+    undoing: Option<EffectId>,
+    undone: Vec<EffectId>,
 }
 
 impl World {
@@ -173,6 +181,8 @@ impl World {
             trusted: true,
             counted: 0,
             sleeps: 0,
+            undoing: None,
+            undone: Vec::new(),
         }
     }
 
@@ -230,6 +240,9 @@ impl World {
             }
         }
         put(&mut self.job, &mut self.effects, &mut self.letter, change);
+        if let Some(order) = change.undo() {
+            self.check_undo(&order.effect);
+        }
     }
 
     // ---- what can happen ---------------------------------------------------------------------------------------------
@@ -245,6 +258,11 @@ impl World {
             JobState::Ready { .. } => add(Event::Claim, 0),
             JobState::Delayed { .. } | JobState::Waiting { .. } => add(Event::Wake, 0),
             JobState::NeedsDecision | JobState::Dead => self.words(s, &mut add),
+            JobState::Compensating { .. } => {
+                add(Event::Undo(End::Done), 0);
+                add(Event::Undo(End::HandledOutside), 1);
+                add(Event::Undo(End::Discarded), 1);
+            }
             JobState::Running { .. } | JobState::Ended { .. } => {}
         }
         if let Some(hand) = &self.hand {
@@ -346,6 +364,7 @@ impl World {
                 }
                 letter::Choice::TryAgain => add(Event::Person(0, Word::TryAgain), 1),
                 letter::Choice::HandledOutside => add(Event::Person(0, Word::Outside), 0),
+                letter::Choice::Undo => add(Event::Person(0, Word::Undo), 0),
                 letter::Choice::Discard => add(Event::Person(0, Word::Discard), 0),
             }
         }
@@ -393,6 +412,7 @@ impl World {
                 }
             }
             Event::Person(i, word) => self.person(i, word, s),
+            Event::Undo(how) => self.undo_ends(how, s),
         }
         self.check(s);
     }
@@ -406,7 +426,8 @@ impl World {
     fn claim(&mut self, s: &Setting<'_>) {
         self.token += 1;
         let token = Token(self.token);
-        let claim = lifecycle::claim(&self.job, token, &self.effects, s.rules, at(self.now)).expect("a ready job");
+        let claim =
+            self.env(|env| lifecycle::claim(&self.job, token, &self.effects, s.rules, env)).expect("a ready job");
         self.apply(claim.change());
         let Some(lease) = claim.lease() else { return };
         assert!(matches!(claim, Claim::Go(_)));
@@ -433,10 +454,12 @@ impl World {
         let same = if old.is_none() { Same::Yes } else { same };
         let name = effect.name.clone();
         let unasked: Vec<_> = hand.unasked.iter().filter(|u| **u != effect).cloned().collect();
+        let mut asked = request(&name);
+        asked.undo = s.undo.contains(&name.as_str()).then(|| way_back(&name));
         let begun = self
             .env(|env| {
                 let fresh = |generation| key(&name, generation);
-                begin(&self.job, &hand.lease, old.as_ref(), same, &request(&name), &unasked, s.rules, env, &fresh)
+                begin(&self.job, &hand.lease, old.as_ref(), same, &asked, &unasked, s.rules, env, &fresh)
             })
             .expect("a live lease");
         let mut hand = hand;
@@ -697,6 +720,7 @@ impl World {
             Word::TryAgain => Verdict::TryAgain,
             Word::Outside => Verdict::HandledOutside,
             Word::Discard => Verdict::Discard,
+            Word::Undo => Verdict::Undo,
         };
         let inside = |id: &EffectId| self.calls.iter().any(|c| c.effect == *id);
         let decide = |shown| {
@@ -717,6 +741,33 @@ impl World {
         }
     }
 
+    fn undo_ends(&mut self, how: End, s: &Setting<'_>) {
+        let Some(effect) = self.undoing.take() else { panic!("a compensating job without an undo job under way") };
+        if how != End::Discarded {
+            assert!(!self.undone.contains(&effect), "{effect} is undone twice");
+            assert!(!s.honest || self.happened(&effect), "{effect} never happened, and it is undone");
+            self.undone.push(effect.clone());
+        }
+        let heard = |w: &Self| w.env(|env| compensate::heard(&w.job, &w.effects, &effect, how, s.rules, env));
+        let change = heard(self).expect("it is under way");
+        self.apply(&change);
+        let again = self.undoing.as_ref() != Some(&effect) && heard(self).is_none();
+        assert!(again, "the end of an undo job is heard once");
+    }
+
+    /// An undo job was ordered: one at a time, the last confirmed first, beside nothing that is unknown or under way.
+    fn check_undo(&mut self, effect: &EffectId) {
+        assert!(self.undoing.is_none(), "two undo jobs at a time");
+        assert!(self.calls.is_empty() && self.hand.is_none(), "something is undone beside a call that still runs");
+        assert!(self.effects.iter().all(|e| !e.state.is_unresolved()), "something is undone past an unknown effect");
+        let this = self.effects.iter().find(|e| e.id == *effect).expect("it has a record");
+        let later = |e: &&EffectRecord| {
+            e.state == EffectState::Confirmed && e.undo.is_some() && !e.is_taken_back() && e.confirmed > this.confirmed
+        };
+        assert_eq!(self.effects.iter().find(later), None, "the last confirmed is undone first");
+        self.undoing = Some(effect.clone());
+    }
+
     // ---- what must hold ----------------------------------------------------------------------------------------------
     fn check(&self, s: &Setting<'_>) {
         let broken = invariants::broken(&self.job, &self.effects, self.letter.as_ref(), s.rules);
@@ -728,6 +779,7 @@ impl World {
             | JobState::Waiting { .. }
             | JobState::NeedsDecision
             | JobState::Dead
+            | JobState::Compensating { .. }
             | JobState::Ended { .. } => (false, false),
         };
         assert_eq!(running, self.hand.is_some(), "running means that a handler has it");
@@ -736,6 +788,7 @@ impl World {
         if let JobState::Ended { how: End::Done, .. } = self.job.state {
             let settled = |e: &EffectRecord| !e.state.is_unresolved() && !e.conflict;
             assert!(self.effects.iter().all(settled), "success beside an effect that is not accounted for");
+            assert!(self.undone.is_empty(), "a job of which something was undone succeeded");
         }
         self.check_stale(s);
     }

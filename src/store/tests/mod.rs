@@ -148,6 +148,7 @@ fn row(key: &str, payload: Vec<u8>) -> JobRow {
         title: String::new(),
         enqueued: Wall(1),
         payload,
+        undoes: None,
     }
 }
 

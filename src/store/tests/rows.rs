@@ -39,6 +39,8 @@ fn effect(name: &str, part: &str, request: Vec<u8>) -> EffectRecord {
         look_up: None,
         risk: Risk::Charge,
         undo: None,
+        undoing: crate::model::effect::Undoing::No,
+        confirmed: 0,
         attempt: 1,
         token: Token(1),
         calls: 1,

@@ -86,7 +86,8 @@ fn a_call_that_hangs_past_the_bound_ends_in_a_question() {
         is(&jobs, id, State::Done);
         assert_eq!((shop.pay.calls().len(), shop.pay.times(), shop.stock.times()), (1, 1, 1));
         let refused = jobs.decide(&letter, no);
-        assert!(matches!(refused, Err(Error::Refused(Refusal::WrongState(State::Done)))), "{refused:?}");
+        let Err(Error::Refused(Refusal::Stale { since, .. })) = refused else { panic!("{refused:?}") };
+        assert!(since[0].contains("charge: confirmed, from a call whose lease was over"), "{since:?}");
         assert!(seen > 0);
     });
 }

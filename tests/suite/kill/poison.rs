@@ -112,7 +112,10 @@ fn a_job_whose_process_was_killed_runs_again_as_attempt_2() {
         | Entry::Checked { .. }
         | Entry::Forgotten { .. }
         | Entry::Restored { .. }
-        | Entry::Proposed { .. } => None,
+        | Entry::Proposed { .. }
+        | Entry::UndoEnqueued { .. }
+        | Entry::Undoes { .. }
+        | Entry::Compensated { .. } => None,
     });
     assert_eq!(died.collect::<Vec<_>>(), [(1, true)], "{history:#?}");
     let attempts: u64 = jobs.snapshot().expect("a snapshot").kinds["order"].attempts_total;

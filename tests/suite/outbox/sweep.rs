@@ -84,7 +84,7 @@ fn start(world: &World, disk: &SimDisk, clock: &ManualClock, boot: u8, policy: &
         .start()
 }
 
-/// Key and id of a message: `key/rest`.
+/// The ordering key of a message: what stands behind the slash of its id.
 fn key_of(id: &str) -> &str {
     id.split('/').nth(1).unwrap_or("t")
 }

@@ -87,6 +87,14 @@ pub struct Choice {
     pub will: Vec<String>,
     /// What will not happen.
     pub will_not: Vec<String>,
+    decides: Verdict,
+}
+
+impl Choice {
+    /// The decision that carries it out, still to be signed with [`by`](Decision::by): a list of choices is all that a screen needs.
+    pub fn decision(&self) -> Decision {
+        Decision::new(self.decides.clone())
+    }
 }
 
 impl DeadLetter {
@@ -171,7 +179,7 @@ impl DeadLetter {
                 format!("This version of the app cannot read what it asked for: {}. Did it happen?", says(effect))
             }
             Some(Question::ResultLost { effect }) => {
-                format!("This happened, but the answer is lost: {}. What is its reference?", says(effect))
+                lost(says(effect), self.ledger.iter().find(|l| l.id == *effect).and_then(|l| l.reference.as_deref()))
             }
             Some(Question::Undeclared { effect }) => {
                 format!("This version of the app no longer knows this effect: {}. What now?", says(effect))
@@ -205,7 +213,14 @@ impl Decision {
     pub fn did_not_happen(effect: &EffectId) -> Self {
         Self::new(Verdict::DidNotHappen { effect: effect.clone(), new_key: false })
     }
-    /// Explicitly wants a new idempotency key for the next call.
+    /// The provider's reference, with [`happened`](Self::happened): it becomes the result if the effect can rebuild one from it.
+    pub fn with_reference(mut self, found: &str) -> Self {
+        if let Verdict::Happened { reference, .. } = &mut self.verdict {
+            *reference = Some(found.to_owned());
+        }
+        self
+    }
+    /// Explicitly wants a new idempotency key for the next call; says something with [`did_not_happen`](Self::did_not_happen) only.
     pub fn with_new_key(mut self) -> Self {
         if let Verdict::DidNotHappen { new_key, .. } = &mut self.verdict {
             *new_key = true;
@@ -286,10 +301,10 @@ impl Jobs {
     /// One job's letter.
     ///
     /// # Errors
-    /// [`Error::NotFound`] if the job has none.
+    /// [`Error::NoLetter`] if the job has none.
     pub fn dead_letter(&self, id: JobId) -> Result<DeadLetter, Error> {
         self.shared().may_call()?;
-        self.read_letter(id)?.ok_or(Error::NotFound(id))
+        self.read_letter(id)?.ok_or(Error::NoLetter(id))
     }
     /// Everything that is known of a job's past, oldest first.
     ///
@@ -473,23 +488,26 @@ fn describe(valid: &Valid, effects: &[EffectRecord]) -> Choice {
     let done: Vec<String> = effects
         .iter()
         .filter(|e| e.state == EffectState::Confirmed)
-        .map(|e| format!("{} is done and is not done again", e.says))
+        .map(|e| format!("{} is done again", e.says))
         .collect();
     match valid {
         Valid::Happened(id) => Choice {
             label: format!("It happened: {}", says(id)),
             will: vec!["it counts as done, and the job goes on when no question is left".into()],
-            will_not: vec!["it is not asked for again".into()],
+            will_not: vec!["it is asked for again".into()],
+            decides: Verdict::Happened { effect: id.clone(), reference: None, result: None },
         },
         Valid::DidNotHappen(id) => Choice {
             label: format!("It did not happen: {}", says(id)),
             will: vec!["it is asked for again, with the same key unless you want a new one".into()],
             will_not: done,
+            decides: Verdict::DidNotHappen { effect: id.clone(), new_key: false },
         },
         Valid::TryAgain => Choice {
             label: "Try again".into(),
             will: vec!["the job runs once more at once; this does not spend its automatic tries".into()],
             will_not: done,
+            decides: Verdict::TryAgain,
         },
         Valid::Undo => {
             let plan = extent(effects);
@@ -501,22 +519,35 @@ fn describe(valid: &Valid, effects: &[EffectRecord]) -> Choice {
                     .left
                     .iter()
                     .map(|e| format!("{} stays as it is: nobody undoes it", e.says))
-                    .chain(["it never counts as a success, and cannot be tried again as the same job".to_owned()])
+                    .chain(["it counts as a success, or is tried again as the same job".to_owned()])
                     .collect(),
+                decides: Verdict::Undo,
             }
         }
         Valid::HandledOutside => Choice {
             label: "Somebody took care of it".into(),
             will: vec!["the job ends, marked as handled outside".into()],
-            will_not: never_again("nothing of it runs again", effects),
+            will_not: never_again("it runs again", effects),
+            decides: Verdict::HandledOutside,
         },
         Valid::Discard => Choice {
             label: "Discard".into(),
             will: vec![
                 "the job ends, marked as discarded, and lies in the trash for a while: it can be brought back".into(),
             ],
-            will_not: never_again("nothing of it runs again; what was done stays done", effects),
+            will_not: never_again("it runs again, or what was done is undone", effects),
+            decides: Verdict::Discard,
         },
+    }
+}
+
+/// A person may have given the reference already: then asking for it again would lead nowhere.
+fn lost(says: String, reference: Option<&str>) -> String {
+    match reference {
+        None => format!("This happened, but the answer is lost: {says}. What is its reference?"),
+        Some(r) => format!(
+            "This happened (reference {r}), but its result cannot be rebuilt from that: {says}. Has the app learnt to (Effect::from_reference)? If not, it can only be ended as taken care of"
+        ),
     }
 }
 
@@ -526,7 +557,7 @@ fn replays(valid: &[Valid], effects: &[EffectRecord], memos: &[Memo]) -> Vec<Cho
         return Vec::new();
     }
     let done = effects.iter().filter(|e| e.state == EffectState::Confirmed);
-    let done: Vec<String> = done.map(|e| format!("{} is done and is not done again", e.says)).collect();
+    let done: Vec<String> = done.map(|e| format!("{} is done again", e.says)).collect();
     let choice = |memo: &Memo| {
         let gone = review::forgotten(memos, &memo.name).unwrap_or_default();
         let word = |m: &Memo| if m.commit { "written to the app's tables again" } else { "worked out again" };
@@ -534,6 +565,7 @@ fn replays(valid: &[Valid], effects: &[EffectRecord], memos: &[Memo]) -> Vec<Cho
             label: format!("Run again from {}", memo.name),
             will: gone.iter().map(|m| format!("{} is forgotten and {}", m.name, word(m))).collect(),
             will_not: done.clone(),
+            decides: Verdict::ReplayFrom { step: memo.name.clone() },
         }
     };
     memos.iter().map(choice).collect()

@@ -36,6 +36,9 @@ pub enum Error {
     /// No such job.
     #[error("there is no job {0}: it was never enqueued, or its rows were pruned after their retention")]
     NotFound(JobId),
+    /// The job has no dead letter.
+    #[error("job {0} has no dead letter (see Jobs::state): nobody is asked about it, or it was never enqueued")]
+    NoLetter(JobId),
     /// Something is larger than its limit; nothing was stored.
     #[error("the {what} has {len} bytes, the limit is {limit}: {}", shorter(.what))]
     TooBig {

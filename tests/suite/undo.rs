@@ -61,7 +61,7 @@ fn a_payment_is_refunded_once_when_the_order_cannot_go_forward() {
     let id = jobs.enqueue(&order).unwrap().id();
     ground.settle(&jobs);
     is(&jobs, id, State::Compensating);
-    assert!(matches!(jobs.dead_letter(id), Err(Error::NotFound(_))), "nobody is asked");
+    assert!(matches!(jobs.dead_letter(id), Err(Error::NoLetter(_))), "nobody is asked");
     assert_eq!((of(&jobs, id, "pay").state, of(&jobs, id, "pay").undoing), (EffectState::Confirmed, Undoing::UnderWay));
     let refund = undo_job(&jobs, id, "pay");
     is(&jobs, refund, State::Delayed);

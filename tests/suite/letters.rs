@@ -62,9 +62,7 @@ fn a_letter_shows_what_happened_and_what_may_be_decided() {
             labels(&letter),
             ["It happened: Charge 500 cents for order 1", "It did not happen: Charge 500 cents for order 1"]
         );
-        assert!(
-            letter.choices()[1].will_not.contains(&"Mail a@x about order 1 is done again".to_owned())
-        );
+        assert!(letter.choices()[1].will_not.contains(&"Mail a@x about order 1 is done again".to_owned()));
         assert!(letter.history().iter().any(|e| matches!(e, Entry::Effect { became, .. } if became == "unknown")));
         assert_eq!(letter.history(), jobs.history(id).unwrap());
         assert_eq!(jobs.snapshot().unwrap().gauges.dead_letters, 1);

@@ -9,7 +9,7 @@ use crate::engine::core::Core;
 use crate::engine::ops::named;
 use crate::error::Error;
 use crate::handler::reply::{Answer, answer};
-use crate::handler::shared::{Changed, InsideTransaction, Shared, store_error};
+use crate::handler::shared::{Changed, InsideTransaction, Shared, keep, store_error};
 use crate::handler::undo;
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, EffectState, Risk, Stored, Undoing};
@@ -675,13 +675,8 @@ impl Op for DecideOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         // `from_reference` is the app's code.
         let _inside = InsideTransaction::enter();
-        match self.decide(tx) {
-            Err(Error::Store(e)) => Err(e),
-            other => {
-                self.done = Some(other);
-                Ok(())
-            }
-        }
+        let came = self.decide(tx);
+        keep(&mut self.done, came)
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::handler::effect::{Begun, Prober};
 use crate::handler::fail::cut;
 use crate::handler::reply::{Answer, Reply, answer};
-use crate::handler::shared::{Changed, Shared, store_error};
+use crate::handler::shared::{Changed, Shared, keep, store_error};
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, Probed};
 use crate::model::id::{EffectId, JobId};
@@ -215,13 +215,8 @@ impl CheckedOp {
 
 impl Op for CheckedOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        match self.record(tx) {
-            Err(Error::Store(e)) => Err(e),
-            other => {
-                self.done = Some(other);
-                Ok(())
-            }
-        }
+        let came = self.record(tx);
+        keep(&mut self.done, came)
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {

@@ -6,7 +6,7 @@ use crate::engine::core::Core;
 use crate::engine::ops::named;
 use crate::error::Error;
 use crate::handler::reply::{Answer, Reply, answer};
-use crate::handler::shared::{Changed, store_error};
+use crate::handler::shared::{Changed, keep, store_error};
 use crate::jobs::Jobs;
 use crate::model::effect::EffectRecord;
 use crate::model::id::JobId;
@@ -186,22 +186,9 @@ impl RestoreOp {
             )
             .into());
         }
-        let failed = |e: &Entry| match e {
-            Entry::Attempt { text, .. } => Some(text.clone()),
-            Entry::GivenBack { .. }
-            | Entry::Intended { .. }
-            | Entry::Effect { .. }
-            | Entry::Strike { .. }
-            | Entry::Decision { .. }
-            | Entry::Checked { .. }
-            | Entry::Forgotten { .. }
-            | Entry::Restored { .. }
-            | Entry::Proposed { .. }
-            | Entry::UndoEnqueued { .. }
-            | Entry::Undoes { .. }
-            | Entry::Compensated { .. } => None,
-        };
-        let error = tx.journal(self.job)?.iter().rev().find_map(failed).unwrap_or_default();
+        let history = tx.journal(self.job)?;
+        let error =
+            history.iter().rev().find_map(Entry::failed_attempt).map_or_else(String::new, |(_, text)| text.to_owned());
         let effects = tx.effects(self.job)?;
         let now = shared.now();
         let calls = |r: &EffectRecord| shared.call_facts(self.job, r, now);
@@ -214,13 +201,8 @@ impl RestoreOp {
 
 impl Op for RestoreOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        match self.restore(tx) {
-            Err(Error::Store(e)) => Err(e),
-            other => {
-                self.done = Some(other);
-                Ok(())
-            }
-        }
+        let came = self.restore(tx);
+        keep(&mut self.done, came)
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {

@@ -5,7 +5,7 @@
 use super::core::Core;
 use crate::error::Error;
 use crate::handler::reply::Answer;
-use crate::handler::shared::store_error;
+use crate::handler::shared::{keep, store_error};
 use crate::model::attempt::Class;
 use crate::model::letter::{Signed, Why};
 use crate::model::outbox::{Act, Delivery, Ending, News, Remembered, Standing, Topic, TopicNews};
@@ -196,13 +196,8 @@ fn damaged(what: String, now: Wall) -> Delivery {
 
 impl Op for WishOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        match self.decide(tx) {
-            Err(Error::Store(e)) => Err(e),
-            other => {
-                self.done = Some(other);
-                Ok(())
-            }
-        }
+        let came = self.decide(tx);
+        keep(&mut self.done, came)
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {

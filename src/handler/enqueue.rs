@@ -2,7 +2,7 @@
 
 use super::job::{self, Job};
 use super::reply::Answer;
-use super::shared::{Changed, Shared, Suppressed, store_error};
+use super::shared::{Changed, Shared, Suppressed, keep, store_error};
 use crate::error::{Error, Setup};
 use crate::model::id::{JobId, JobKey, KindId};
 use crate::model::job::{Codec, Enqueued, Identity, JobRow};
@@ -228,13 +228,8 @@ impl RunAgainOp {
 
 impl Op for RunAgainOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        match self.again(tx) {
-            Err(Error::Store(e)) => Err(e),
-            other => {
-                self.done = Some(other);
-                Ok(())
-            }
-        }
+        let came = self.again(tx);
+        keep(&mut self.done, came)
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {

@@ -146,6 +146,17 @@ pub(crate) enum Phase {
     Closed = 2,
 }
 
+/// Keeps what an operation came to for its answer; only a store that fails undoes it.
+pub(crate) fn keep<T>(done: &mut Option<Result<T, Error>>, came: Result<T, Error>) -> Result<(), StoreError> {
+    match came {
+        Err(Error::Store(e)) => Err(e),
+        other => {
+            *done = Some(other);
+            Ok(())
+        }
+    }
+}
+
 /// What is paused, and why.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pauses {

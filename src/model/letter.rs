@@ -297,6 +297,24 @@ impl Entry {
             }
         }
     }
+    /// An attempt that failed: its number and what it said.
+    pub fn failed_attempt(&self) -> Option<(u32, &str)> {
+        match self {
+            Self::Attempt { attempt, text, .. } => Some((*attempt, text)),
+            Self::GivenBack { .. }
+            | Self::Intended { .. }
+            | Self::Effect { .. }
+            | Self::Strike { .. }
+            | Self::Decision { .. }
+            | Self::Checked { .. }
+            | Self::Forgotten { .. }
+            | Self::Restored { .. }
+            | Self::Proposed { .. }
+            | Self::UndoEnqueued { .. }
+            | Self::Undoes { .. }
+            | Self::Compensated { .. } => None,
+        }
+    }
     /// What people did: kept beyond the job's rows.
     pub fn is_of_a_person(&self) -> bool {
         match self {

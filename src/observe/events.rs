@@ -155,27 +155,6 @@ pub fn message_stuck(topic: &str, id: &str, why: &str, blocks: bool) {
     });
 }
 
-/// An app closure keeps the one write transaction, so nothing else can commit.
-pub fn writer_held(held_ms: u64) {
-    tracing::warn!(
-        target: TARGET,
-        held_ms,
-        "a transaction closure holds the writer: no job can be stored or ended until it returns; keep slow work out of it"
-    );
-}
-
-/// A handler that does not return was fenced, and its worker replaced by another.
-pub fn handler_replaced(kind: &str, key: &str, owner: &str, running_ms: u64) {
-    tracing::warn!(
-        target: TARGET,
-        job = display(Value(key)),
-        kind = display(Value(kind)),
-        owner = display(Value(owner)),
-        running_ms,
-        "a handler does not return: it was fenced and its worker replaced; its thread stays until it returns"
-    );
-}
-
 /// The database had an I/O error and is being reopened; requests wait.
 pub fn heal_started(error: &dyn Display) {
     tracing::warn!(
@@ -188,24 +167,6 @@ pub fn heal_started(error: &dyn Display) {
 /// The database is open again.
 pub fn heal_ended(after_ms: u64) {
     tracing::warn!(target: TARGET, after_ms, "the database is open again: everything that waited goes on");
-}
-
-/// The calendar moved against the stopwatch.
-pub fn clock_jump(by_ms: i64) {
-    tracing::warn!(
-        target: TARGET,
-        by_ms,
-        "the wall clock jumped: what was due by the calendar is looked at again, keys that depend on it count as over"
-    );
-}
-
-/// A reader keeps an old state of the file alive, which therefore grows.
-pub fn old_read(held_ms: u64) {
-    tracing::warn!(
-        target: TARGET,
-        held_ms,
-        "a read has been open for long: the file grows until it is dropped; read what is needed, then let go"
-    );
 }
 
 /// A sink panicked and was skipped for one batch of lines.
@@ -393,17 +354,12 @@ pub(super) mod tests {
     #[test]
     fn each_warning_is_heard_with_its_figure() {
         let events = heard(|| {
-            writer_held(1);
-            handler_replaced("k", "a b", "worker-1", 1);
             heal_started(&"disk\nfull");
             heal_ended(1);
-            clock_jump(-1);
-            old_read(1);
         });
-        assert_eq!(events.len(), 6);
+        assert_eq!(events.len(), 2);
         assert!(events.iter().all(|e| e.level == Level::WARN && e.fields.contains_key("message")));
-        assert_eq!(events[1].fields["job"], "\"a b\"");
-        assert_eq!(events[2].fields["error"], "\"disk\\nfull\"");
-        assert_eq!(events[4].fields["by_ms"], "-1");
+        assert_eq!(events[0].fields["error"], "\"disk\\nfull\"");
+        assert_eq!(events[1].fields["after_ms"], "1");
     }
 }

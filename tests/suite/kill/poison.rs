@@ -102,21 +102,7 @@ fn a_job_whose_process_was_killed_runs_again_as_attempt_2() {
     let id = jobs.enqueue(&Order::new(1)).expect("known").id();
     assert_eq!(jobs.wait(id, PATIENCE).expect("it ends"), State::Done);
     let history = jobs.history(id).expect("a history");
-    let died = history.iter().filter_map(|e| match e {
-        Entry::Attempt { attempt, text, .. } => Some((*attempt, text.contains("the process died"))),
-        Entry::GivenBack { .. }
-        | Entry::Intended { .. }
-        | Entry::Effect { .. }
-        | Entry::Strike { .. }
-        | Entry::Decision { .. }
-        | Entry::Checked { .. }
-        | Entry::Forgotten { .. }
-        | Entry::Restored { .. }
-        | Entry::Proposed { .. }
-        | Entry::UndoEnqueued { .. }
-        | Entry::Undoes { .. }
-        | Entry::Compensated { .. } => None,
-    });
+    let died = history.iter().filter_map(Entry::failed_attempt).map(|(n, text)| (n, text.contains("the process died")));
     assert_eq!(died.collect::<Vec<_>>(), [(1, true)], "{history:#?}");
     let attempts: u64 = jobs.snapshot().expect("a snapshot").kinds["order"].attempts_total;
     assert_eq!(attempts, 2, "the attempt that died is counted: {history:#?}");

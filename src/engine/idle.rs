@@ -48,7 +48,7 @@ impl Op for IdleOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         // One look: between two of them a due job could become ready, run, and be missed by both.
         let after_now = Wall(self.core.shared.now().wall.0.saturating_add(1));
-        self.quiet = if tx.depth()?.running > 0 || self.any_ready(tx)? {
+        self.quiet = if tx.any_running()? || self.any_ready(tx)? {
             Quiet::Busy
         } else if tx.due(after_now, 1)?.is_empty() {
             Quiet::Idle

@@ -40,7 +40,7 @@ impl LookOp {
     }
     fn seen(&self, tx: &Write<'_>, book: &Book) -> Result<Seen, StoreError> {
         let shared = &self.core.shared;
-        let letters = tx.depth()?.letters;
+        let letters = tx.letter_count()?;
         let oldest = match tx.letter_ids(None, 1)?.first() {
             Some(id) => readable(tx.letter(*id))?.map(|l| l.created),
             None => None,

@@ -29,8 +29,7 @@ pub(crate) fn take(observer: &Observer, shared: &Shared) -> Result<Snapshot, Err
                 gauges.oldest(queue, row.enqueued, now.wall);
             }
         }
-        let depth = v.depth()?;
-        gauges.dead_letters = depth.letters;
+        gauges.dead_letters = v.letter_count()?;
         Ok(())
     })?;
     topics(shared, &mut gauges)?;

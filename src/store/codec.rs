@@ -22,6 +22,8 @@ const FOOT: usize = 4;
 pub(super) const LARGEST: usize = 64 << 20;
 /// Longer values go to the chunk table: a pair larger than a page costs a power of two of pages.
 pub(super) const INLINE: usize = 3_584;
+/// A longer record of a job goes there too, so that the records which share a pack stay within a page.
+pub(super) const SLIM: usize = 100;
 /// One chunk: with its key it just fits a page.
 pub(super) const CHUNK: usize = 4_000;
 
@@ -255,10 +257,9 @@ fn read_serde<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     if used == bytes.len() { Ok(value) } else { Err(format!("{} bytes too many", bytes.len() - used)) }
 }
 
-/// Decodes any bytes as every kind of record, for the fuzzer and the tests: it comes back whatever the bytes are, with the number
-/// of kinds that could be read.
+/// Decodes any bytes as every kind of record: it comes back whatever they are, with the number of kinds that could be read.
 #[cfg(any(test, feature = "testkit"))]
-pub fn decode_anything(bytes: &[u8]) -> usize {
+pub(super) fn decode_records(bytes: &[u8]) -> usize {
     fn one<T: Stored>(bytes: &[u8]) -> usize {
         let mut sealed = vec![VERSION, T::KIND, 0, 0, 0, 0];
         sealed.extend_from_slice(bytes);
@@ -359,9 +360,9 @@ mod tests {
         let mut tried = 0;
         for n in 0..200 {
             let mut bytes: Vec<u8> = (0..n).map(|_| rng.u8(..)).collect();
-            decode_anything(&bytes);
+            decode_records(&bytes);
             bytes.extend_from_slice(&[0xfd; 9]);
-            decode_anything(&bytes);
+            decode_records(&bytes);
             tried += 2;
         }
         assert_eq!(tried, 400);

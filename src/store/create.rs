@@ -13,7 +13,7 @@ use super::options::{Commits, Opened, Place, StoreOptions};
 use super::private::only_owner;
 use super::read::{Rows, View, number};
 use super::run_file::{self, Medium, RunFile, RunHeader};
-use super::schema::{FORMAT, META_EPOCH, META_FORMAT, META_INSTANCE, META_LIVE, PREFIX, REWOUND};
+use super::schema::{FORMAT, META_EPOCH, META_FORMAT, META_INSTANCE, META_LIVE, OLDEST, PREFIX, REWOUND};
 use super::write::{Live, Write};
 use crate::model::Limits;
 use crate::model::id::{Token, random_bytes, random_hex};
@@ -214,6 +214,9 @@ fn look(place: &Place, tx: &ReadTransaction) -> Result<Meta, StoreError> {
     };
     if format > FORMAT {
         return Err(StoreError::Newer { found: format, known: FORMAT });
+    }
+    if format < OLDEST {
+        return Err(foreign(format!("it has format {format}, from before the first release")));
     }
     let instance = rows.own_meta(META_INSTANCE)?.and_then(|v| v.try_into().ok());
     let (Some(instance), Some(epoch), Some(live)) = (instance, rows.own_meta(META_EPOCH)?, rows.own_meta(META_LIVE)?)

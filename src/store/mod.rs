@@ -6,6 +6,7 @@
 
 mod app;
 mod backend;
+mod bits;
 mod codec;
 mod create;
 #[cfg(feature = "testkit")]
@@ -16,6 +17,7 @@ mod op;
 mod options;
 mod outbox;
 mod own;
+mod pack;
 mod private;
 mod read;
 mod run_file;
@@ -25,8 +27,6 @@ mod write;
 mod writer;
 
 pub use app::{AppRead, AppRun, AppWrite};
-#[cfg(feature = "testkit")]
-pub use codec::decode_anything;
 pub use codec::{decode_app, encode_app};
 #[cfg(feature = "testkit")]
 pub use disk::DiskFactory;
@@ -35,6 +35,8 @@ pub use op::{Lane, Op, RoundHook, StoreEvent};
 pub use options::{Commits, Opened, Place, StoreOptions};
 pub use outbox::TopicDepth;
 pub use own::{AppTable, Own};
+#[cfg(feature = "testkit")]
+pub use pack::decode_anything;
 pub use read::{Depth, Rows, View};
 pub use run_file::{RunFile, RunHeader, Slot, SlotNo};
 pub use schema::Source;

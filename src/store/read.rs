@@ -1,28 +1,59 @@
 //! Reads of the queue's own rows, the same words inside a round and in a read transaction. Keeps the promise that a damaged
 //! record is `Corrupt`, never a panic and never "not there". Called by the engine, the desk and the operations of a round.
 
+use super::bits::{Bits, numbers, word_of};
 use super::codec::{self, Pointer, Raw, StateRow, Stored};
 use super::error::StoreError;
+use super::pack::{Pack, Packs};
 use super::schema::{META_LIVE, SETTING, Source, Tables, identity_key, split_identity_key};
 use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, KindId, Token};
-use crate::model::job::{Identity, JobRecord, JobRow, Memo};
+use crate::model::job::{Identity, JobRecord, JobRow, JobState, Memo};
 use crate::model::letter::{Act, Entry, LetterRecord};
 use crate::model::time::Wall;
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
+use std::cell::RefCell;
 use std::fmt::Display;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds, RangeInclusive};
 
 /// The queue's rows as one transaction sees them; [`View`] in a read transaction, [`Write`](super::Write) dereferences to it.
 pub struct Rows<'t, S: Source> {
     pub(super) tx: &'t S,
     pub(super) tables: Tables<'t, S>,
+    pub(super) held: Held,
+}
+
+/// What this transaction has read or changed of the packed tables.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    /// What was asked.
+    pub(super) jobs: Packs,
+    /// Where jobs stand.
+    pub(super) states: Packs,
+    pub(super) ready: Bits<(u32, u8, u64)>,
+    pub(super) run: Bits<u64>,
+    pub(super) prune: Bits<(u64, u64)>,
+    /// Kinds never change their number.
+    kinds: RefCell<Vec<(String, KindId)>>,
+}
+
+/// So many jobs share the pack that says where they stand.
+const STRIP: u64 = 32;
+
+/// The pack of a job's record, and its place there.
+pub(super) fn strip_of(id: JobId) -> (u64, u32) {
+    (id.0 / STRIP, u32::try_from(id.0 % STRIP).unwrap_or_default())
+}
+
+/// When rows may go is kept in whole seconds, never earlier: jobs that end together share a row.
+pub(super) fn whole_seconds(at: Wall) -> u64 {
+    at.0.div_ceil(1_000).saturating_mul(1_000)
 }
 
 /// The queue's rows in a read transaction.
 pub type View<'t> = Rows<'t, ReadTransaction>;
 
-/// How many rows there are, each counted without a walk.
+/// How many rows there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
     /// Jobs whose rows are kept.
@@ -41,22 +72,25 @@ pub struct Depth {
 
 impl<'t, S: Source> Rows<'t, S> {
     pub(super) fn new(tx: &'t S) -> Self {
-        Self { tx, tables: Tables::new() }
+        Self { tx, tables: Tables::new(), held: Held::default() }
     }
 
     /// What was asked.
     pub fn job(&self, id: JobId) -> Result<Option<JobRow>, StoreError> {
-        let row = self.tables.job.read(self.tx)?.get(id.0)?;
-        row.map(|v| self.value(v.value(), &|| format!("row of job {id}"))).transpose()
+        let table = self.tables.job.read(self.tx)?;
+        let Some(base) = self.held.jobs.nearest(table, id.0)? else { return Ok(None) };
+        let Ok(number) = u32::try_from(id.0 - base) else { return Ok(None) };
+        self.held.jobs.look(table, base, number, |v| self.value(v, &|| format!("row of job {id}")))
     }
     /// Where a job stands.
     pub fn record(&self, id: JobId) -> Result<Option<JobRecord>, StoreError> {
         Ok(self.state_row(id)?.map(|s| s.record))
     }
     pub(super) fn state_row(&self, id: JobId) -> Result<Option<StateRow>, StoreError> {
-        let row = self.tables.state.read(self.tx)?.get(id.0)?;
-        let Some(row) = row else { return Ok(None) };
-        let state: StateRow = self.value(row.value(), &|| format!("record of job {id}"))?;
+        let (base, number) = strip_of(id);
+        let table = self.tables.state.read(self.tx)?;
+        let found = self.held.states.look(table, base, number, |v| self.value(v, &|| format!("record of job {id}")))?;
+        let Some(state): Option<StateRow> = found else { return Ok(None) };
         // A row that was written under another number is damage, not another job.
         if state.record.id != id {
             return Err(StoreError::corrupt(format!("record of job {id} says it is job {}", state.record.id)));
@@ -137,7 +171,15 @@ impl<'t, S: Source> Rows<'t, S> {
     }
     /// The number of a kind.
     pub fn kind(&self, name: &str) -> Result<Option<KindId>, StoreError> {
-        Ok(self.tables.kind.read(self.tx)?.get(name)?.map(|v| KindId(v.value())))
+        let known = self.held.kinds.borrow().iter().find(|(n, _)| n == name).map(|(_, id)| *id);
+        if known.is_some() {
+            return Ok(known);
+        }
+        let found = self.tables.kind.read(self.tx)?.get(name)?.map(|v| KindId(v.value()));
+        if let Some(id) = found {
+            self.held.kinds.borrow_mut().push((name.to_owned(), id));
+        }
+        Ok(found)
     }
     /// All kinds ever seen in this file.
     pub fn kinds(&self) -> Result<Vec<(KindId, String)>, StoreError> {
@@ -152,19 +194,27 @@ impl<'t, S: Source> Rows<'t, S> {
     }
     /// The first ready jobs of a kind, in order: priority, ticket, job.
     pub fn ready(&self, kind: KindId, at_most: usize) -> Result<Vec<(u8, u64, JobId)>, StoreError> {
-        let all = (kind.0, 0, 0, 0)..=(kind.0, u8::MAX, u64::MAX, u64::MAX);
-        let rows = self.tables.ready.read(self.tx)?.range(all)?;
-        rows.take(at_most)
-            .map(|row| {
-                let (_, priority, ticket, job) = row?.0.value();
-                Ok((priority, ticket, JobId(job)))
-            })
-            .collect()
+        let mut found = Vec::new();
+        // Those that came back and those that never ran are two lists, each in order.
+        for row in self.tables.again.read(self.tx)?.range(came_back(kind))?.take(at_most) {
+            let (_, priority, ticket, job) = row?.0.value();
+            found.push((priority, ticket, JobId(job)));
+        }
+        let back = found.len();
+        self.held.ready.scan(self.tables.ready.read(self.tx)?, ready_words(kind), |(_, priority, word), bits| {
+            found.extend(numbers(word, bits).map(|id| (priority, id, JobId(id))));
+            found.len() - back < at_most
+        })?;
+        if back > 0 {
+            found.sort_unstable();
+        }
+        found.truncate(at_most);
+        Ok(found)
     }
     /// How many jobs of a kind are ready.
     pub fn ready_count(&self, kind: KindId) -> Result<u64, StoreError> {
-        let mut n = 0;
-        for row in self.tables.ready.read(self.tx)?.range((kind.0, 0, 0, 0)..=(kind.0, u8::MAX, u64::MAX, u64::MAX))? {
+        let mut n = self.held.ready.count(self.tables.ready.read(self.tx)?, ready_words(kind))?;
+        for row in self.tables.again.read(self.tx)?.range(came_back(kind))? {
             row?;
             n += 1;
         }
@@ -183,8 +233,21 @@ impl<'t, S: Source> Rows<'t, S> {
     }
     /// Ended jobs whose rows may go before this instant, earliest first.
     pub fn prunable(&self, before: Wall, at_most: usize) -> Result<Vec<(Wall, JobId)>, StoreError> {
-        let rows = self.tables.prune.read(self.tx)?.range(..(before.0, 0))?;
-        rows.take(at_most).map(|row| Ok(timed(row?.0.value()))).collect()
+        self.ending(..(before.0, 0), (Wall(0), JobId(0)), at_most)
+    }
+    fn ending(
+        &self,
+        range: impl RangeBounds<(u64, u64)> + Clone,
+        after: (Wall, JobId),
+        at_most: usize,
+    ) -> Result<Vec<(Wall, JobId)>, StoreError> {
+        let mut found = Vec::new();
+        self.held.prune.scan(self.tables.prune.read(self.tx)?, range, |(when, word), bits| {
+            found.extend(numbers(word, bits).map(|id| (Wall(when), JobId(id))).filter(|row| *row > after));
+            found.len() < at_most
+        })?;
+        found.truncate(at_most);
+        Ok(found)
     }
     /// Memories of intents that may go before this instant, earliest first.
     pub fn tombs(&self, before: Wall, at_most: usize) -> Result<Vec<(Wall, KindId, String)>, StoreError> {
@@ -200,9 +263,7 @@ impl<'t, S: Source> Rows<'t, S> {
     }
     /// Ended jobs whose rows may go some day, after this one (exclusive), earliest first.
     pub fn ended(&self, after: (Wall, JobId), at_most: usize) -> Result<Vec<(Wall, JobId)>, StoreError> {
-        let from = Bound::Excluded((after.0.0, after.1.0));
-        let rows = self.tables.prune.read(self.tx)?.range((from, Bound::Unbounded))?;
-        rows.take(at_most).map(|row| Ok(timed(row?.0.value()))).collect()
+        self.ending((after.0.0, word_of(after.1.0)).., after, at_most)
     }
     /// What people did, after this number, oldest first.
     pub fn acts(&self, after: Option<u64>, at_most: usize) -> Result<Vec<(u64, Act)>, StoreError> {
@@ -215,10 +276,34 @@ impl<'t, S: Source> Rows<'t, S> {
             })
             .collect()
     }
-    /// Claims that are held.
+    /// Claims that are held. One whose record is damaged has a token that nobody has.
     pub fn running(&self) -> Result<Vec<(JobId, Token)>, StoreError> {
-        let rows = self.tables.run.read(self.tx)?.iter()?;
-        rows.map(|row| row.map(|(id, token)| (JobId(id.value()), Token(token.value()))).map_err(Into::into)).collect()
+        let mut found = Vec::new();
+        self.held.run.scan(self.tables.run.read(self.tx)?, .., |word, bits| {
+            found.extend(numbers(word, bits).map(JobId));
+            true
+        })?;
+        found.into_iter().map(|id| Ok((id, self.token(id)?))).collect()
+    }
+    fn token(&self, id: JobId) -> Result<Token, StoreError> {
+        match self.record(id) {
+            Ok(Some(JobRecord { state: JobState::Running { token, .. }, .. })) => Ok(token),
+            Ok(Some(_) | None) | Err(StoreError::Corrupt { .. }) => Ok(Token(0)),
+            Err(e) => Err(e),
+        }
+    }
+    /// Whether any claim is held.
+    pub fn any_running(&self) -> Result<bool, StoreError> {
+        let mut any = false;
+        self.held.run.scan(self.tables.run.read(self.tx)?, .., |_, _| {
+            any = true;
+            false
+        })?;
+        Ok(any)
+    }
+    /// How many letters there are, without a walk.
+    pub fn letter_count(&self) -> Result<u64, StoreError> {
+        Ok(self.tables.letter.read(self.tx)?.len()?)
     }
     /// Jobs that are being compensated.
     pub fn compensating(&self) -> Result<Vec<JobId>, StoreError> {
@@ -251,19 +336,6 @@ impl<'t, S: Source> Rows<'t, S> {
         let id = live.get(8..16).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
         id.ok_or_else(|| StoreError::corrupt("the highest number handed out"))
     }
-    /// How many rows there are.
-    pub fn depth(&self) -> Result<Depth, StoreError> {
-        let t = &self.tables;
-        Ok(Depth {
-            jobs: t.job.read(self.tx)?.len()?,
-            ready: t.ready.read(self.tx)?.len()?,
-            timers: t.timer.read(self.tx)?.len()?,
-            running: t.run.read(self.tx)?.len()?,
-            letters: t.letter.read(self.tx)?.len()?,
-            identities: t.id.read(self.tx)?.len()?,
-        })
-    }
-
     pub(super) fn own_meta(&self, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let row = self.tables.meta.read(self.tx)?.get(name)?;
         row.map(|v| Ok(self.value::<Raw>(v.value(), &|| format!("setting {name}"))?.0)).transpose()
@@ -286,6 +358,38 @@ impl<'t, S: Source> Rows<'t, S> {
         }
         Ok(whole)
     }
+}
+
+impl View<'_> {
+    /// How many rows there are of everything; walks over those of the jobs.
+    pub fn depth(&self) -> Result<Depth, StoreError> {
+        let t = &self.tables;
+        let mut jobs = 0;
+        for pack in t.job.read(self.tx)?.iter()? {
+            let (base, value) = pack?;
+            let pack =
+                Pack::parse(value.value()).map_err(|why| StoreError::corrupt(format!("{}: {why}", base.value())))?;
+            jobs += u64::try_from(pack.len()).unwrap_or(u64::MAX);
+        }
+        Ok(Depth {
+            jobs,
+            ready: self.held.ready.count(t.ready.read(self.tx)?, ..)? + t.again.read(self.tx)?.len()?,
+            timers: t.timer.read(self.tx)?.len()?,
+            running: self.held.run.count(t.run.read(self.tx)?, ..)?,
+            letters: self.letter_count()?,
+            identities: t.id.read(self.tx)?.len()?,
+        })
+    }
+}
+
+/// All words of a kind's ready jobs.
+fn ready_words(kind: KindId) -> RangeInclusive<(u32, u8, u64)> {
+    (kind.0, 0, 0)..=(kind.0, u8::MAX, u64::MAX)
+}
+
+/// All of a kind's ready jobs that came back.
+fn came_back(kind: KindId) -> RangeInclusive<(u32, u8, u64, u64)> {
+    (kind.0, 0, 0, 0)..=(kind.0, u8::MAX, u64::MAX, u64::MAX)
 }
 
 /// A damaged list of chunks is told with the record it belongs to; a failing disk stays a failing disk.

@@ -1,5 +1,6 @@
 //! The tables of the file and the one way to open them: on first use, then kept for the whole transaction.
-//! Used by `read` and `write`; the layout is the plain one, a row per fact, neighbours in time side by side.
+//! Used by `read` and `write`. What every job has is packed, neighbours in time side by side (`pack`, `bits`); what only some have
+//! is a row per fact.
 #![expect(
     clippy::wildcard_enum_match_arm,
     reason = "redb's and std's enums may grow: what is new is handled as the rest"
@@ -13,7 +14,9 @@ use redb::{
 use std::cell::OnceCell;
 
 /// The newest format this version reads and writes.
-pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
+/// The oldest one that it reads: no release ever wrote format 1, in which every job had rows of its own.
+pub(super) const OLDEST: u32 = 2;
 
 /// Tables with this prefix are ours.
 pub(super) const PREFIX: &str = "q/";
@@ -139,15 +142,17 @@ tables! {
     meta: "q/meta", &'static str => Bytes;
     /// Name of a kind -> its number.
     kind: "q/kind", &'static str => u32;
-    /// Job -> what was asked.
+    /// First job of a pack -> what was asked, of all in it.
     job: "q/job", u64 => Bytes;
-    /// Job -> where it stands.
+    /// Job / 32 -> where they stand, a pack.
     state: "q/state", u64 => Bytes;
-    /// Kind, priority, ticket, job.
-    ready: "q/ready", (u32, u8, u64, u64) => ();
+    /// Kind, priority, job / 64 -> ready ones that never were anything else, as bits: their number is their ticket.
+    ready: "q/ready", (u32, u8, u64) => u64;
+    /// Kind, priority, ticket, job: ready ones that came back.
+    again: "q/again", (u32, u8, u64, u64) => ();
     /// Due (ms), job: delayed and waiting ones.
     timer: "q/timer", (u64, u64) => ();
-    /// Running job -> its token.
+    /// Job / 64 -> running ones, as bits.
     run: "q/run", u64 => u64;
     /// Kind (4 bytes, big endian) and key -> memory of the intent.
     id: "q/id", Bytes => Bytes;
@@ -161,8 +166,8 @@ tables! {
     output: "q/output", u64 => Bytes;
     /// Job -> its letter.
     letter: "q/letter", u64 => Bytes;
-    /// When (ms), job: ended ones whose rows may go.
-    prune: "q/prune", (u64, u64) => ();
+    /// When (ms, in whole seconds), job / 64 -> ended ones whose rows may go, as bits.
+    prune: "q/prune", (u64, u64) => u64;
     /// When (ms), kind and key: memories that may go.
     tomb: "q/tomb", (u64, Bytes) => ();
     /// Number -> what a person did; outlives the job's rows.

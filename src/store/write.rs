@@ -2,10 +2,12 @@
 //! Called by the operations of a round; a [`Change`] comes only from the rules.
 
 use super::app::{AppRun, AppWrite, SLOW, panic_text};
-use super::codec::{self, CHUNK, INLINE, Pointer, Raw, StateRow, Stored};
+use super::bits::word_of;
+use super::codec::{self, CHUNK, INLINE, Pointer, Raw, SLIM, StateRow, Stored};
 use super::error::StoreError;
 use super::own::{AppTable, Own};
-use super::read::Rows;
+use super::pack::pointer_of;
+use super::read::{Rows, strip_of, whole_seconds};
 use super::schema::{Lazy, META_EPOCH, META_LIVE, SETTING, Tables, identity_key};
 use crate::clock::Stopwatch;
 use crate::model::Limits;
@@ -85,7 +87,7 @@ impl<'t> Write<'t> {
         }
         at_most("the job's key", row.key.as_str().len(), self.limits.key)?;
         self.check(change)?;
-        self.set(|t| &mut t.job, change.record().id.0, row)?;
+        self.set_job(change.record().id, row)?;
         self.put(change)
     }
     /// Writes a decision: the record, its index rows, effects, memo, history and letter.
@@ -144,7 +146,41 @@ impl<'t> Write<'t> {
             LetterMove::Put(letter) => self.set(|t| &mut t.letter, id.0, letter)?,
             LetterMove::Remove => self.unset(|t| &mut t.letter, id.0)?,
         }
-        self.set(|t| &mut t.state, id.0, &StateRow { record, prune })
+        self.set_state(id, &StateRow { record, prune })
+    }
+    /// Puts a new job's row beside those of its round.
+    fn set_job(&mut self, id: JobId, row: &JobRow) -> Result<(), StoreError> {
+        self.encode(row, INLINE)?;
+        self.rows.held.jobs.append(id.0, &self.scratch)
+    }
+    fn set_state(&mut self, id: JobId, state: &StateRow) -> Result<(), StoreError> {
+        self.encode(state, SLIM)?;
+        let (base, number) = strip_of(id);
+        let Rows { tx, tables, held } = &mut self.rows;
+        let pack = held.states.edit(tables.state.read(tx)?, base)?;
+        let old = pointer_of(pack.get(number));
+        pack.set(number, &self.scratch);
+        old.map_or(Ok(()), |p| self.remove_chunks(p))
+    }
+    fn remove_job(&mut self, id: JobId) -> Result<(), StoreError> {
+        self.touch();
+        let Rows { tx, tables, held } = &mut self.rows;
+        let table = tables.job.read(tx)?;
+        let Some(base) = held.jobs.nearest(table, id.0)? else { return Ok(()) };
+        let Ok(number) = u32::try_from(id.0 - base) else { return Ok(()) };
+        let pack = held.jobs.edit(table, base)?;
+        let old = pointer_of(pack.get(number));
+        pack.remove(number);
+        old.map_or(Ok(()), |p| self.remove_chunks(p))
+    }
+    fn remove_state(&mut self, id: JobId) -> Result<(), StoreError> {
+        self.touch();
+        let (base, number) = strip_of(id);
+        let Rows { tx, tables, held } = &mut self.rows;
+        let pack = held.states.edit(tables.state.read(tx)?, base)?;
+        let old = pointer_of(pack.get(number));
+        pack.remove(number);
+        old.map_or(Ok(()), |p| self.remove_chunks(p))
     }
     /// Remembers an intent.
     pub fn put_identity(&mut self, kind: KindId, key: &str, identity: &Identity) -> Result<(), StoreError> {
@@ -180,8 +216,8 @@ impl<'t> Write<'t> {
             return Err(StoreError::Bug(format!("job {id} was to be pruned but has not ended")));
         }
         self.move_prune_row(id, row.prune, None)?;
-        self.unset(|t| &mut t.job, id.0)?;
-        self.unset(|t| &mut t.state, id.0)?;
+        self.remove_job(id)?;
+        self.remove_state(id)?;
         self.unset(|t| &mut t.output, id.0)?;
         self.unset(|t| &mut t.letter, id.0)?;
         for (name, part) in self.effect_keys(id)? {
@@ -274,9 +310,31 @@ impl<'t> Write<'t> {
     }
     /// Makes this round the newest; the last write of every round.
     pub(super) fn finish(&mut self, round: u64) -> Result<Live, StoreError> {
+        self.flush()?;
         self.live.round = round;
         self.set_own_meta(META_LIVE, &self.live.to_bytes())?;
         Ok(self.live)
+    }
+    /// Writes what the packed tables hold back.
+    fn flush(&mut self) -> Result<(), StoreError> {
+        let Rows { tx, tables, held } = &mut self.rows;
+        // A table that nothing of is written stays closed.
+        if held.jobs.is_dirty() {
+            held.jobs.flush(tables.job.write(tx)?, &mut self.scratch)?;
+        }
+        if held.states.is_dirty() {
+            held.states.flush(tables.state.write(tx)?, &mut self.scratch)?;
+        }
+        if held.ready.is_dirty() {
+            held.ready.flush(tables.ready.write(tx)?)?;
+        }
+        if held.run.is_dirty() {
+            held.run.flush(tables.run.write(tx)?)?;
+        }
+        if held.prune.is_dirty() {
+            held.prune.flush(tables.prune.write(tx)?)?;
+        }
+        Ok(())
     }
     /// Closes the tables and gives the buffer back.
     pub(super) fn into_scratch(self) -> Vec<u8> {
@@ -302,17 +360,20 @@ impl<'t> Write<'t> {
         }
     }
     fn index(&mut self, record: &JobRecord) -> Result<(), StoreError> {
-        let Rows { tx, tables } = &mut self.rows;
+        let Rows { tx, tables, held } = &mut self.rows;
         let id = record.id.0;
         match &record.state {
+            JobState::Ready { ticket } if *ticket == id => {
+                held.ready.put(tables.ready.read(tx)?, (record.kind.0, record.priority, word_of(id)), id, true)?;
+            }
             JobState::Ready { ticket } => {
-                tables.ready.write(tx)?.insert((record.kind.0, record.priority, *ticket, id), ())?;
+                tables.again.write(tx)?.insert((record.kind.0, record.priority, *ticket, id), ())?;
             }
             JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => {
                 tables.timer.write(tx)?.insert((due.0, id), ())?;
             }
-            JobState::Running { token, .. } => {
-                tables.run.write(tx)?.insert(id, token.0)?;
+            JobState::Running { .. } => {
+                held.run.put(tables.run.read(tx)?, word_of(id), id, true)?;
             }
             JobState::Compensating { .. } => {
                 tables.undo.write(tx)?.insert(id, ())?;
@@ -323,16 +384,19 @@ impl<'t> Write<'t> {
     }
     /// An index row that should be there and is not means that the index lies about this job.
     fn unindex(&mut self, record: &JobRecord, before: &JobState) -> Result<(), StoreError> {
-        let Rows { tx, tables } = &mut self.rows;
+        let Rows { tx, tables, held } = &mut self.rows;
         let id = record.id.0;
         let found = match before {
+            JobState::Ready { ticket } if *ticket == id => {
+                held.ready.put(tables.ready.read(tx)?, (record.kind.0, record.priority, word_of(id)), id, false)?
+            }
             JobState::Ready { ticket } => {
-                tables.ready.write(tx)?.remove((record.kind.0, record.priority, *ticket, id))?.is_some()
+                tables.again.write(tx)?.remove((record.kind.0, record.priority, *ticket, id))?.is_some()
             }
             JobState::Delayed { due, .. } | JobState::Waiting { due, .. } => {
                 tables.timer.write(tx)?.remove((due.0, id))?.is_some()
             }
-            JobState::Running { .. } => tables.run.write(tx)?.remove(id)?.is_some(),
+            JobState::Running { .. } => held.run.put(tables.run.read(tx)?, word_of(id), id, false)?,
             JobState::Compensating { .. } => tables.undo.write(tx)?.remove(id)?.is_some(),
             JobState::NeedsDecision | JobState::Dead | JobState::Ended { .. } => true,
         };
@@ -343,12 +407,12 @@ impl<'t> Write<'t> {
             return Ok(());
         }
         self.touch();
-        let prune = self.rows.tables.prune.write(self.rows.tx)?;
-        if let Some(from) = from {
-            prune.remove((from.0, id.0))?;
-        }
-        if let Some(to) = to {
-            prune.insert((to.0, id.0), ())?;
+        let Rows { tx, tables, held } = &mut self.rows;
+        let table = tables.prune.read(tx)?;
+        for (at, member) in [(from, false), (to, true)] {
+            if let Some(at) = at {
+                held.prune.put(table, (whole_seconds(at), word_of(id.0)), id.0, member)?;
+            }
         }
         Ok(())
     }
@@ -383,7 +447,7 @@ impl<'t> Write<'t> {
         self.set(|t| &mut t.act, number, &Act { job: record.id, kind, key, entry: entry.clone() })
     }
     fn effect_keys(&self, id: JobId) -> Result<Vec<(String, String)>, StoreError> {
-        let Rows { tx, tables } = &self.rows;
+        let Rows { tx, tables, .. } = &self.rows;
         let rows = tables.effect.read(tx)?.range((id.0, "", "")..(id.0.saturating_add(1), "", ""))?;
         rows.map(|row| {
             let key = row?.0;
@@ -393,7 +457,7 @@ impl<'t> Write<'t> {
         .collect()
     }
     fn memo_keys(&self, id: JobId) -> Result<Vec<String>, StoreError> {
-        let Rows { tx, tables } = &self.rows;
+        let Rows { tx, tables, .. } = &self.rows;
         let rows = tables.memo.read(tx)?.range((id.0, "")..(id.0.saturating_add(1), ""))?;
         rows.map(|row| Ok(row?.0.value().1.to_owned())).collect()
     }
@@ -404,13 +468,8 @@ impl<'t> Write<'t> {
         key: impl Borrow<K::SelfType<'k>>,
         value: &T,
     ) -> Result<(), StoreError> {
-        self.touch();
-        codec::encode(value, &mut self.scratch)?;
-        self.bytes += self.scratch.len();
-        if self.scratch.len() > INLINE {
-            self.write_chunks()?;
-        }
-        let Rows { tx, tables } = &mut self.rows;
+        self.encode(value, INLINE)?;
+        let Rows { tx, tables, .. } = &mut self.rows;
         let old = table(tables).write(tx)?.insert(key, self.scratch.as_slice())?;
         let old = chunks_of(old);
         old.map_or(Ok(()), |p| self.remove_chunks(p))
@@ -421,10 +480,17 @@ impl<'t> Write<'t> {
         key: impl Borrow<K::SelfType<'k>>,
     ) -> Result<(), StoreError> {
         self.touch();
-        let Rows { tx, tables } = &mut self.rows;
+        let Rows { tx, tables, .. } = &mut self.rows;
         let old = table(tables).write(tx)?.remove(key)?;
         let old = chunks_of(old);
         old.map_or(Ok(()), |p| self.remove_chunks(p))
+    }
+    /// Encodes a value into the buffer; in place of one that is longer than this stands the pointer to its chunks.
+    fn encode<T: Stored>(&mut self, value: &T, longest: usize) -> Result<(), StoreError> {
+        self.touch();
+        codec::encode(value, &mut self.scratch)?;
+        self.bytes += self.scratch.len();
+        if self.scratch.len() > longest { self.write_chunks() } else { Ok(()) }
     }
     /// Moves the encoded value from the buffer to the chunk table and leaves a pointer in its place.
     fn write_chunks(&mut self) -> Result<(), StoreError> {

@@ -133,12 +133,12 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
         fs::remove_file(&other).unwrap();
         if live { copy } else { closed }
     };
-    let newer = {
-        let other = dir.path().join("newer.redb");
+    let marked = |format: u32| {
+        let other = dir.path().join("marked.redb");
         fs::write(&other, &good).unwrap();
         let db = redb::Database::open(&other).unwrap();
         let tx = db.begin_write().unwrap();
-        let mark = [&b"onceward"[..], &9u32.to_le_bytes()].concat();
+        let mark = [&b"onceward"[..], &format.to_le_bytes()].concat();
         let meta = redb::TableDefinition::<&str, &[u8]>::new("q/meta");
         tx.open_table(meta).unwrap().insert("format", mark.as_slice()).unwrap();
         tx.commit().unwrap();
@@ -154,13 +154,18 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
         drop(db);
         fs::read(&other).unwrap()
     };
-    let cases: [(&str, Vec<u8>, fn(&StoreError) -> bool); 9] = [
+    let cases: [(&str, Vec<u8>, fn(&StoreError) -> bool); 10] = [
         ("empty", vec![], |e| matches!(e, StoreError::Half { .. })),
         ("three bytes", b"abc".to_vec(), |e| matches!(e, StoreError::Foreign { .. })),
         ("text", b"dear diary, ".repeat(999), |e| matches!(e, StoreError::Foreign { .. })),
         ("foreign redb", foreign(false), |e| matches!(e, StoreError::Foreign { .. })),
         ("foreign redb after a crash", foreign(true), |e| matches!(e, StoreError::Foreign { .. })),
-        ("newer", newer, |e| matches!(e, StoreError::Newer { found: 9, known: 1 })),
+        ("newer", marked(9), |e| matches!(e, StoreError::Newer { found: 9, known: 2 })),
+        (
+            "older than the first release",
+            marked(1),
+            |e| matches!(e, StoreError::Foreign { why, .. } if why.contains("format 1")),
+        ),
         ("tables without a mark", half, |e| matches!(e, StoreError::Half { .. })),
         ("cut", good[..good.len() / 2].to_vec(), |e| {
             matches!(e, StoreError::Half { .. } | StoreError::Damaged { .. } | StoreError::Foreign { .. })
@@ -183,7 +188,7 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
             tried += 1;
         }
     }
-    assert_eq!(tried, 18);
+    assert_eq!(tried, 20);
     assert!(matches!(open_file(dir.path()), Err(StoreError::Foreign { .. })), "a directory");
     let nowhere = open_file(&dir.path().join("no/such/dir.redb"));
     assert!(matches!(&nowhere, Err(e @ StoreError::CannotOpen { .. }) if e.to_string().contains("create the folder")));

@@ -6,6 +6,8 @@ use crate::model::id::{EffectId, IdempotencyKey, Lease, Token};
 use crate::model::job::{End, Memo};
 use crate::model::letter::Entry;
 use crate::rules::Change;
+use redb::ReadableTableMetadata;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A change as the rules would make it.
@@ -84,11 +86,128 @@ fn index_rows_move_with_the_record() {
     put(&store, id, |r| change(r, JobState::Dead));
     assert_eq!(counts(check_rows(&store)), (0, 0, 0));
     let ended = JobState::Ended { how: End::Done, at: Wall(60) };
-    put(&store, id, move |r| with(change(r, ended.clone()), |c| c.prune = Some(Wall(70))));
-    assert_eq!(store.read(|r| r.prunable(Wall(71), 9)).unwrap(), [(Wall(70), id)]);
+    put(&store, id, move |r| with(change(r, ended.clone()), |c| c.prune = Some(Wall(1_070))));
+    // Rows go at whole seconds, never earlier than they may.
+    assert_eq!(store.read(|r| r.prunable(Wall(2_000), 9)).unwrap(), []);
+    assert_eq!(store.read(|r| r.prunable(Wall(2_001), 9)).unwrap(), [(Wall(2_000), id)]);
     // Over is over: late news about an ended job says nothing about how long its rows are kept.
     put(&store, id, |r| change(r, r.state.clone()));
-    assert_eq!(store.read(|r| r.prunable(Wall(u64::MAX), 9)).unwrap(), [(Wall(70), id)]);
+    assert_eq!(store.read(|r| r.prunable(Wall(u64::MAX), 9)).unwrap(), [(Wall(2_000), id)]);
+}
+
+/// What the file should say about a job.
+#[derive(Clone)]
+struct Kept {
+    row: JobRow,
+    state: JobState,
+    prune: Option<Wall>,
+}
+
+/// Hundreds of jobs that share pages go through random states, long reasons among them, several in one round; rounds fail, the
+/// store is opened anew. Whatever happens to one, its neighbours stay as they were; at the end nothing of any is left.
+#[test]
+fn neighbours_in_a_pack_do_not_touch_each_other() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    let mut rng = fastrand::Rng::with_seed(23);
+    let mut model: BTreeMap<JobId, Kept> = BTreeMap::new();
+    let (mut moved, mut undone) = (0, 0);
+    for round in 0..160 {
+        let mut next = model.clone();
+        let mut made: Vec<JobRow> = Vec::new();
+        let mut puts: Vec<(JobId, JobState, Option<Wall>)> = Vec::new();
+        let mut gone = Vec::new();
+        if round < 60 {
+            for n in 0..rng.usize(..9) {
+                let len = if rng.u8(..8) == 0 { 5_000 } else { rng.usize(..300) };
+                made.push(row(&format!("{round}/{n}"), vec![rng.u8(..); len]));
+            }
+        }
+        for (id, kept) in &model {
+            if rng.u8(..6) > 0 {
+                continue;
+            }
+            if let JobState::Ended { .. } = kept.state {
+                gone.push(*id);
+                next.remove(id);
+                continue;
+            }
+            let (state, prune) = match rng.u8(if round < 100 { 0..5 } else { 4..5 }) {
+                0 => (JobState::Running { token: Token(rng.u64(1..99)), continuing: false }, None),
+                1 => {
+                    let why = crate::model::job::Delay::Snooze("z".repeat(rng.usize(..400)));
+                    (JobState::Delayed { due: Wall(rng.u64(1..9_000)), delay_ms: 5, why }, None)
+                }
+                2 => (JobState::Dead, None),
+                3 => (JobState::Ready { ticket: crate::model::job::NEXT_TICKET }, None),
+                _ => (JobState::Ended { how: End::Done, at: Wall(5) }, Some(Wall(rng.u64(1..9_000)))),
+            };
+            puts.push((*id, state, prune));
+        }
+        let fails = rng.u8(..10) == 0;
+        let (new, old, away) = (made.clone(), puts.clone(), gone.clone());
+        let heard = send(&store, Lane::Outcome, move |tx| {
+            let mut ids = Vec::new();
+            for row in &new {
+                let id = tx.next_id();
+                tx.insert(row, &admit::create(id, row.kind, 128, Start::Now, &rules(), ManualClock::default().now()))?;
+                ids.push(id);
+            }
+            let mut tickets = Vec::new();
+            for (id, state, prune) in &old {
+                let record = tx.record(*id)?.unwrap();
+                tx.put(&with(change(&record, state.clone()), |c| c.prune = *prune))?;
+                tickets.push(tx.record(*id)?.unwrap().state);
+            }
+            for id in &away {
+                tx.prune(*id)?;
+                assert!(tx.record(*id)?.is_none() && tx.job(*id)?.is_none());
+            }
+            if fails { Err(StoreError::Bug("on purpose".to_owned())) } else { Ok((ids, tickets)) }
+        });
+        match heard.recv().unwrap() {
+            Heard::Settled((ids, states)) => {
+                for (row, id) in made.into_iter().zip(ids) {
+                    next.insert(id, Kept { row, state: JobState::Ready { ticket: id.0 }, prune: None });
+                }
+                for ((id, _, prune), state) in puts.into_iter().zip(states) {
+                    moved += 1;
+                    next.entry(id).and_modify(|k| (k.state, k.prune) = (state, prune));
+                }
+                model = next;
+            }
+            Heard::Failed(_) if fails => undone += 1,
+            Heard::Failed(e) => panic!("{e}"),
+            Heard::Unknown => panic!("unknown"),
+        }
+        if round % 16 == 0 {
+            store.close().unwrap();
+            store = open(&disk);
+        }
+        let depth = check_rows(&store);
+        assert_eq!(depth.jobs, model.len() as u64);
+        let ending = model.values().filter(|k| k.prune.is_some()).count();
+        store
+            .read(|r| {
+                assert_eq!(r.prunable(Wall(u64::MAX), usize::MAX)?.len(), ending);
+                assert_eq!(r.ready_count(KindId(1))?, depth.ready);
+                for (id, kept) in &model {
+                    assert_eq!(r.job(*id)?.as_ref(), Some(&kept.row));
+                    assert_eq!(r.record(*id)?.unwrap().state, kept.state, "job {id} in round {round}");
+                }
+                Ok(())
+            })
+            .unwrap();
+    }
+    assert!(moved > 800 && undone > 5, "{moved} moves, {undone} undone rounds");
+    assert!(model.is_empty(), "{} are left", model.len());
+    let tx = store.inner.shared.begin_read().unwrap().0;
+    let rows = Rows::new(&tx);
+    assert!(rows.tables.job.read(&tx).unwrap().is_empty().unwrap(), "rows are left");
+    assert!(rows.tables.state.read(&tx).unwrap().is_empty().unwrap(), "records are left");
+    assert!(rows.tables.chunk.read(&tx).unwrap().is_empty().unwrap(), "pieces of long values are left");
+    assert!(rows.tables.ready.read(&tx).unwrap().is_empty().unwrap(), "ready words are left");
+    assert!(rows.tables.prune.read(&tx).unwrap().is_empty().unwrap(), "words of ended jobs are left");
 }
 
 /// A decision on a state that the file does not show is damage, and nothing of it is written.

@@ -8,7 +8,6 @@ use onceward::redb::{ReadableTable, TableDefinition};
 use onceward::{AppRead, DeadLetter, Decision, Entry, JobId, Jobs, Question, State, Why};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Duration;
 
 /// Orders that each child places.
 const PER_LIFE: u64 = 6;

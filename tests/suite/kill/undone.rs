@@ -1,10 +1,11 @@
 //! kill -9 of a process that undoes: the card was charged, the goods are gone for good, the refund fails twice and then works.
 
+use super::super::oracle::{Undone, Way, i20};
 use super::effects::{Happened, Ledger};
 use super::parent::{Aim, Life};
 use super::shop::{AWAY, POINTS, follow, place, queue};
 use super::{PATIENCE, side_by_side, wanted};
-use onceward::{Entry, JobId, Jobs, State};
+use onceward::{Entry, JobId, Jobs, LedgerLine, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -13,6 +14,9 @@ const KILLS: usize = 200;
 const KILLS_PER_FILE: usize = 20;
 /// Orders that each child places.
 const PER_LIFE: u64 = 4;
+
+/// What undoes what, in the order of the way there.
+const PAIRS: [(&str, &str); 2] = [("pay", "give"), ("ship", "fetch")];
 
 /// What series of kills came to.
 #[derive(Default)]
@@ -171,25 +175,35 @@ fn compensated(jobs: &Jobs, n: u64, id: JobId, state: State, out: &Outside, ledg
     }
     let all: Vec<Happened> = ledger.all().into_iter().filter(|h| h.order == n).collect();
     let at = |effect: &str| -> Vec<usize> { (0..all.len()).filter(|i| all[*i].effect == effect).collect() };
-    for (did, undid) in [("pay", "give"), ("ship", "fetch")] {
-        let (did_at, undid_at) = (at(did), at(undid));
-        if did_at.len() > 1 || undid_at.len() > 1 {
+    for (did, undid) in PAIRS {
+        if at(did).len() > 1 || at(undid).len() > 1 {
             eprintln!("order {n}: {did} and {undid} happened more than once: {all:#?} {:#?}", jobs.history(id));
             sum.repeated += 1;
         }
-        if did_at.len() > undid_at.len() {
+        if at(did).len() > at(undid).len() {
             sum.lose(&format!("order {n}: {did} was not undone: {all:#?} {:#?}", jobs.history(id)));
         }
-        assert!(did_at.len() >= undid_at.len(), "order {n}: {undid} without {did}: {all:#?}");
-        assert!(did_at.iter().zip(&undid_at).all(|(d, u)| d < u), "order {n}: undone before it was done: {all:#?}");
-        let line = jobs.ledger(id).expect("a ledger").into_iter().find(|l| l.id.name == did);
-        if let Some(undo) = line.and_then(|l| l.undo_job) {
-            assert_eq!(jobs.state(undo).expect("a state"), State::Done, "order {n}: {:#?}", jobs.history(undo));
-        }
     }
-    let (give, fetch) = (at("give"), at("fetch"));
-    assert!(fetch.iter().all(|f| give.iter().all(|g| f < g)), "order {n}: the money came back first: {all:#?}");
-    assert_eq!(at("away").len(), if give.is_empty() { 0 } else { AWAY }, "order {n}: the refund failed otherwise");
+    let lines = jobs.ledger(id).expect("a ledger");
+    let undone = |l: &LedgerLine| Undone {
+        effect: l.id.name.clone(),
+        state: l.state,
+        undoing: l.undoing,
+        job: l.undo_job.map(|undo| jobs.state(undo).expect("a state")),
+    };
+    let way = Way {
+        pairs: PAIRS.to_vec(),
+        deeds: all.iter().filter(|h| h.effect != "away").map(|h| (h.effect.clone(), h.key.clone())).collect(),
+        effects: lines.iter().filter(|l| l.undo.is_some()).map(undone).collect(),
+        unresolved: lines.iter().any(|l| l.state.is_unresolved()),
+        state,
+    };
+    // What happened twice or never is counted above.
+    if sum.lost + sum.repeated == 0 {
+        i20(&way).unwrap_or_else(|why| panic!("order {n}: {why}, {:#?}", jobs.history(id)));
+    }
+    let away = if at("give").is_empty() { 0 } else { AWAY };
+    assert_eq!(at("away").len(), away, "order {n}: the refund failed otherwise");
 }
 
 /// The process is killed at every named point of the way there and back, and anywhere else on it: every order ends as compensated

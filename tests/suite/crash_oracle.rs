@@ -2,6 +2,7 @@
 //! what callers were told before. Used by every crash suite; an answer is a sentence that says which promise was broken.
 
 use super::crash_world::{Brief, Charge, Do, Facts, Name, Note, ROWS, Reserve, TRIES, Wire, Work, effect_id};
+use super::oracle::{Kept, Line, i18_of, i19};
 use onceward::model::effect::{EffectRecord, EffectState, Stored};
 use onceward::model::id::{JobId, KindId};
 use onceward::model::job::{End, JobRecord, JobRow, JobState, Memo, State};
@@ -194,6 +195,7 @@ pub(crate) fn check(store: &Store, opened: &Opened, facts: &Facts) -> Result<Who
     for (name, found) in &whole.jobs {
         counts(name, found, facts).map_err(|e| format!("{name:?}: {e}"))?;
         effects(name, found, facts).map_err(|e| format!("{name:?}: {e}"))?;
+        replayed(name, found, facts).map_err(|e| format!("{name:?}: {e}"))?;
     }
     let newest = facts.began.values().flatten().max().copied().unwrap_or(0);
     if newest >> 40 >= u64::from(opened.epoch) {
@@ -232,11 +234,18 @@ fn present(whole: &Whole, facts: &Facts) -> Result<(), String> {
         }
     }
     for (name, n) in &facts.decided {
-        let kept = whole.jobs.get(name).map_or(0, |f| {
-            f.journal.iter().filter(|e| matches!(e, Entry::Decision { signed, .. } if signed.who == "ana")).count()
-        });
+        let kept = whole
+            .jobs
+            .get(name)
+            .map_or(0, |f| f.journal.iter().filter(|e| matches!(e, Entry::Decision { .. })).count());
         if kept < *n {
             return Err(format!("{n} decisions about {name:?} were acknowledged, {kept} are kept"));
+        }
+    }
+    for (name, n) in &facts.proposed {
+        let journal = whole.jobs.get(name).map_or(&[][..], |f| f.journal.as_slice());
+        if journal.iter().filter(|e| matches!(e, Entry::Proposed { .. })).count() < *n {
+            return Err(format!("{n} proposals about {name:?} were acknowledged: {journal:?}"));
         }
     }
     Ok(())
@@ -258,7 +267,13 @@ fn together(whole: &Whole, facts: &Facts) -> Result<(), String> {
     let mut explained = BTreeSet::new();
     for (name, found) in whole.jobs.iter().filter(|(name, _)| name.0 == Work::KIND) {
         let done = matches!(found.record.state, JobState::Ended { how: End::Done, .. });
-        let committed = found.memos.iter().any(|m| m.commit && m.name == "commit");
+        let forgotten = |what: &str, of: bool| {
+            let of_it =
+                |e: &&Entry| matches!(e, Entry::Forgotten { name, commit, .. } if name == what && *commit == of);
+            found.journal.iter().filter(of_it).count() as u64
+        };
+        let commits = u64::from(found.memos.iter().any(|m| m.commit && m.name == "commit")) + forgotten("commit", true);
+        let committed = commits > 0;
         let finishes = program(found).contains(&Do::Finish);
         for (what, expected) in [("commit", committed), ("finish", done && finishes)] {
             let key = format!("{}/{what}", name.1);
@@ -266,12 +281,20 @@ fn together(whole: &Whole, facts: &Facts) -> Result<(), String> {
             if (row, note) != (expected, expected) {
                 return Err(format!("{name:?} {what}: progress {expected}, app row {row}, follow-up {note}"));
             }
+            // Forgotten and done anew is twice; anything else once.
+            let times = if what == "commit" { commits } else { u64::from(expected) };
+            if whole.rows.get(&key).copied().unwrap_or(0) != times {
+                return Err(format!("{name:?} {what}: done {times} times, app row {:?}", whole.rows.get(&key)));
+            }
             explained.insert(key);
         }
         if facts.committed.contains(name) && !committed {
             return Err(format!("the commit of {name:?} was acknowledged and is lost"));
         }
-        if facts.stepped.contains(name) && !found.memos.iter().any(|m| !m.commit && m.name == "step") {
+        if facts.stepped.contains(name)
+            && !found.memos.iter().any(|m| !m.commit && m.name == "step")
+            && forgotten("step", false) == 0
+        {
             return Err(format!("the step of {name:?} was acknowledged and is lost"));
         }
     }
@@ -283,7 +306,7 @@ fn together(whole: &Whole, facts: &Facts) -> Result<(), String> {
         explained.insert(key.clone());
     }
     for (key, n) in &whole.rows {
-        if *n != 1 || !explained.contains(key) {
+        if (*n != 1 && facts.transacting.contains(key)) || !explained.contains(key) {
             return Err(format!("app row {key} was counted {n} times"));
         }
     }
@@ -299,9 +322,8 @@ fn counts(name: &Name, found: &Found, facts: &Facts) -> Result<(), String> {
     if name.0 == Work::KIND && r.attempts > TRIES + r.granted {
         return Err(format!("{} attempts", r.attempts));
     }
-    if matches!(r.state, JobState::NeedsDecision | JobState::Dead) != found.letter.is_some() {
-        return Err(format!("{:?} with the letter {:?}", r.state, found.letter));
-    }
+    let (asks, ids) = (matches!(r.state, JobState::NeedsDecision | JobState::Dead), effect_ids(&found.effects));
+    i18_of(asks, found.letter.is_some(), &ids, &ids).map_err(|e| format!("{e}: {:?} {:?}", r.state, found.letter))?;
     let began = facts.began.get(name).map_or(&[][..], Vec::as_slice);
     if began.windows(2).any(|w| w[0] >= w[1]) {
         return Err(format!("tokens do not rise: {began:?}"));
@@ -310,6 +332,31 @@ fn counts(name: &Name, found: &Found, facts: &Facts) -> Result<(), String> {
         return Err(format!("{} claims, last {}, but handlers had {began:?}", r.claims, r.last_token));
     }
     Ok(())
+}
+
+pub(crate) fn effect_ids(effects: &[EffectRecord]) -> Vec<String> {
+    effects.iter().map(|e| e.id.to_string()).collect()
+}
+
+/// What people ran again is what it was, apart from what they had forgotten.
+fn replayed(name: &Name, found: &Found, facts: &Facts) -> Result<(), String> {
+    let line = |e: &EffectRecord| Line {
+        effect: e.id.name.clone(),
+        key: e.key.as_str().to_owned(),
+        confirmed: e.state == EffectState::Confirmed,
+        reference: e.reference.clone(),
+    };
+    let after = Kept {
+        token: found.record.last_token.number(),
+        effects: found.effects.iter().map(line).collect(),
+        memos: found.memos.iter().map(|m| m.name.clone()).collect(),
+    };
+    let newest = facts.began.get(name).and_then(|t| t.last().copied()).unwrap_or(0);
+    facts
+        .replayed
+        .iter()
+        .filter(|(n, _)| n == name)
+        .try_for_each(|(_, before)| i19(before, &after, newest > before.token))
 }
 
 /// Every call has its durable intent, every acknowledged confirmation is there.

@@ -3,12 +3,14 @@
 //!
 //! The history is the provider's memory too: a life that begins after a crash is given the history up to it, nothing else.
 
+use super::oracle::{Kept, Line};
 use onceward::clock::{Clock, ManualClock};
 use onceward::model::time::Wall;
 use onceward::testkit::{self, DiskFactory, SimDisk};
 use onceward::{
-    Backoff, Builder, Cx, Decision, Effect, EffectCard, EffectId, Enqueued, Error, Fail, IdempotencyKey, Job, JobId,
-    JobKey, Jobs, Keep, Outcome, Policy, Recovery, Risk, Scope, State, Tx,
+    Backoff, Builder, Cx, DeadLetter, Decided, Decision, Effect, EffectCard, EffectId, EffectState, Enqueued, Error,
+    Fail, IdempotencyKey, Job, JobId, JobKey, Jobs, Keep, LetterFilter, Outcome, Policy, Recovery, Risk, Scope, State,
+    Tx,
 };
 use redb::{ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
@@ -71,6 +73,11 @@ impl Job for Work {
             .backoff(Backoff::steps([Duration::from_secs(10), Duration::from_secs(20)]))
             .success("everything it lists is done")
             .review("nobody knows whether something happened")
+            .second_person_above(1)
+    }
+    /// Two people decide about orders that begin with "dear".
+    fn stake(&self) -> u64 {
+        if self.key.starts_with("dear") { 2 } else { 0 }
     }
     fn effects() -> Vec<EffectCard> {
         vec![Charge::card(), Reserve::card(), Wire::card()]
@@ -215,6 +222,10 @@ pub(crate) enum Told {
     Deciding(Name),
     /// It was decided.
     Decided(Name),
+    /// One of two people decided.
+    Proposed(Name),
+    /// It is about to be run again: how it stands, without what is to be forgotten.
+    Replaying(Name, Kept),
     /// The kind `note` is about to be paused or resumed.
     Pausing,
     /// It was paused or resumed.
@@ -521,10 +532,53 @@ impl<'a> Caller<'a> {
         self.heard("restore", self.jobs.restore(id, "ana", "after all"));
     }
     pub(crate) fn decide(&self, name: Name, id: JobId, decision: Decision) {
+        self.decide_as("ana", name, id, decision);
+    }
+    pub(crate) fn decide_as(&self, who: &str, name: Name, id: JobId, decision: Decision) {
         self.world.tell(Told::Deciding(name.clone()));
         let Some(letter) = self.seen("dead_letter", || self.jobs.dead_letter(id)) else { return };
-        if self.heard("decide", self.jobs.decide(&letter, decision.by("ana", "as agreed"))).is_some() {
-            self.world.tell(Told::Decided(name));
+        match self.heard("decide", self.jobs.decide(&letter, decision.by(who, "as agreed"))) {
+            Some(Decided::WaitsForSecond) => self.world.tell(Told::Proposed(name)),
+            Some(_) => self.world.tell(Told::Decided(name)),
+            None => {}
+        }
+    }
+    /// A person runs it again, from this step if one is named.
+    pub(crate) fn again(&self, name: Name, id: JobId, from: Option<&str>) {
+        let Some(letter) = self.seen("dead_letter", || self.jobs.dead_letter(id)) else { return };
+        self.world.tell(Told::Replaying(name.clone(), self.kept(&name, &letter, from)));
+        self.decide(name, id, from.map_or_else(Decision::try_again, Decision::replay_from));
+    }
+    /// Every letter of `Work` jobs is released, this many at a time.
+    pub(crate) fn release(&self, names: &[(Name, JobId)], at_most: usize) {
+        let Some(mut plan) = self.seen("plan_replay", || self.jobs.plan_replay(&LetterFilter::kind(Work::KIND))) else {
+            return;
+        };
+        for (name, id) in names {
+            if let Some(letter) = self.seen("dead_letter", || self.jobs.dead_letter(*id)) {
+                self.world.tell(Told::Replaying(name.clone(), self.kept(name, &letter, None)));
+            }
+            self.world.tell(Told::Deciding(name.clone()));
+        }
+        while plan.count() > 0 {
+            let slice = self.jobs.replay(&mut plan, at_most, "ana", "the line works again");
+            let Some(slice) = self.heard("replay", slice) else { return };
+            for (name, _) in names.iter().filter(|(_, id)| slice.released.contains(id)) {
+                self.world.tell(Told::Decided(name.clone()));
+            }
+        }
+    }
+    fn kept(&self, name: &Name, letter: &DeadLetter, from: Option<&str>) -> Kept {
+        let line = |l: &onceward::LedgerLine| Line {
+            effect: l.id.name.clone(),
+            key: l.idempotency_key.clone(),
+            confirmed: l.state == EffectState::Confirmed,
+            reference: l.reference.clone(),
+        };
+        Kept {
+            token: Facts::of(&self.world.told()).began.get(name).and_then(|t| t.last().copied()).unwrap_or(0),
+            effects: letter.ledger().iter().map(line).collect(),
+            memos: letter.steps().iter().take_while(|s| Some(s.as_str()) != from).cloned().collect(),
         }
     }
 }
@@ -551,6 +605,9 @@ pub(crate) struct Facts {
     pub(crate) finished: BTreeSet<Name>,
     pub(crate) settled: BTreeMap<Name, State>,
     pub(crate) decided: BTreeMap<Name, usize>,
+    pub(crate) proposed: BTreeMap<Name, usize>,
+    /// How jobs stood before they were run again.
+    pub(crate) replayed: Vec<(Name, Kept)>,
     /// Whether the kind `note` is paused, if that is sure.
     pub(crate) paused: Option<bool>,
     pub(crate) aged: Option<bool>,
@@ -597,6 +654,8 @@ impl Facts {
                 self.settled.remove(&name);
             }
             Told::Decided(name) => *self.decided.entry(name).or_default() += 1,
+            Told::Proposed(name) => *self.proposed.entry(name).or_default() += 1,
+            Told::Replaying(name, kept) => self.replayed.push((name, kept)),
             Told::Pausing => self.paused = None,
             Told::Paused(on) => self.paused = Some(on),
         }

@@ -19,6 +19,7 @@ mod kill;
 mod layers;
 mod letters;
 mod model;
+mod oracle;
 mod outbox;
 mod outlive;
 mod promises;

@@ -5,14 +5,18 @@
 //! started on an image and driven to the end, and for a part of them it dies again on the way.
 //! `ONCEWARD_SWEEP_IMAGES` asks for more images than the ones of every run.
 
-use super::crash_oracle::{check, ended};
-use super::crash_world::{Brief, Caller, Do, Facts, Name, Note, Process, START, Told, Work, World, app, effect_id};
+mod scripts;
+
+use super::crash_oracle::{check, effect_ids, ended};
+use super::crash_world::{Caller, Facts, Note, Process, Told, Work, World, app};
+use super::oracle::{Letters, i18, i18_of};
 use onceward::clock::ManualClock;
 use onceward::model::time::Wall;
 use onceward::store::disk::{CrashPoint, Event, crash_points};
 use onceward::store::{Place, Store, StoreOptions};
 use onceward::testkit::{DiskFactory, SimDisk};
-use onceward::{Decision, Job, Jobs};
+use onceward::{Job, JobId, Jobs};
+use scripts::{SCRIPTS, Script, secs};
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -25,200 +29,6 @@ const IMAGES: u64 = 50_000;
 const RICH: usize = 2;
 /// Every how many crash points the recovery is recorded and dies again.
 const SECOND: usize = 61;
-
-struct Script {
-    name: &'static str,
-    run: fn(&Caller<'_>),
-}
-
-const fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
-
-fn name<J: Job>(key: &str) -> Name {
-    (J::KIND, key.to_owned())
-}
-
-const SCRIPTS: [Script; 13] = [
-    Script {
-        name: "create, enqueue, run later",
-        run: |c| {
-            let _told = c.enqueue(&Work::new("one", &[]));
-            let _told = c.after(secs(30), &Note { key: "later".into() });
-            c.idle();
-            c.pass(secs(30));
-        },
-    },
-    Script {
-        name: "enqueue_many and duplicates",
-        run: |c| {
-            let notes: Vec<Note> = (0..6).map(|n| Note { key: format!("n{}", n % 4) }).collect();
-            let _told = c.enqueue_many(&notes);
-            let _told = c.enqueue(&Note { key: "n1".into() });
-            let _told = c.enqueue(&Work::new("w", &[Do::Step]));
-            let _differs = c.enqueue(&Work::new("w", &[Do::Charge]));
-            c.idle();
-            let _told = c.enqueue_many(&notes);
-        },
-    },
-    Script {
-        name: "commit, finish and transact with follow-ups",
-        run: |c| {
-            c.transact("a");
-            let _told = c.enqueue(&Work::new("joint", &[Do::Step, Do::Commit, Do::Finish]));
-            c.idle();
-            c.transact("b");
-            // Fails between its commit and its finish: what was committed is not committed again.
-            let _told = c.enqueue(&Work::new("twice", &[Do::Commit, Do::Fail(1), Do::Finish]));
-            c.idle();
-            c.pass(secs(10));
-        },
-    },
-    Script {
-        name: "effects",
-        run: |c| {
-            let _told = c.enqueue(&Work::new("pay", &[Do::Charge, Do::Finish]));
-            let _told = c.enqueue(&Work::new("refused-pay", &[Do::Charge, Do::Reserve]));
-            let _told = c.enqueue(&Work::new("unsent-pay", &[Do::Reserve, Do::Wire]));
-            c.idle();
-            c.pass(secs(10));
-        },
-    },
-    Script {
-        name: "same key after an unknown",
-        run: |c| {
-            let _told = c.enqueue(&Work::new("lost-pay", &[Do::Charge, Do::Commit]));
-            let _told = c.enqueue(&Work::new("gone-pay", &[Do::Charge]));
-            c.idle();
-            c.pass(secs(10));
-        },
-    },
-    Script {
-        name: "unknown, then probe",
-        run: |c| {
-            let _told = c.enqueue(&Work::new("lost-item", &[Do::Reserve, Do::Finish]));
-            let _told = c.enqueue(&Work::new("gone-item", &[Do::Reserve]));
-            c.idle();
-            c.pass(secs(60));
-            c.pass(secs(10));
-        },
-    },
-    Script {
-        name: "late proof",
-        run: |c| {
-            c.world.gate.shut();
-            let _told = c.enqueue(&Work::new("late-item", &[Do::Reserve, Do::Commit]));
-            c.world.gate.wait_for(1);
-            // No sign of progress for longer than the stall timeout: fenced, and then the answer comes.
-            c.world.tell(Told::Time(START + 61_000));
-            c.process.clock.advance(secs(61));
-            let _settled = onceward::testkit::run_until_idle(c.jobs);
-            c.world.gate.open();
-            c.idle();
-            c.pass(secs(60));
-            c.pass(secs(10));
-        },
-    },
-    Script {
-        name: "retry to dead",
-        run: |c| {
-            let told = c.enqueue(&Work::new("bad", &[Do::Step, Do::Charge, Do::Fail(99)]));
-            c.idle();
-            c.pass(secs(10));
-            c.pass(secs(20));
-            if let Some(told) = told {
-                c.look(name::<Work>("bad"), told.id());
-            }
-        },
-    },
-    Script {
-        name: "replay",
-        run: |c| {
-            let told = c.enqueue(&Work::new("bad", &[Do::Charge, Do::Fail(3), Do::Finish]));
-            let never = c.enqueue(&Work::new("never", &[Do::Never]));
-            c.idle();
-            c.pass(secs(10));
-            c.pass(secs(20));
-            if let (Some(told), Some(never)) = (told, never) {
-                c.look(name::<Work>("bad"), told.id());
-                c.decide(name::<Work>("bad"), told.id(), Decision::try_again());
-                c.decide(name::<Work>("never"), never.id(), Decision::discard());
-                c.idle();
-                c.look(name::<Work>("bad"), told.id());
-                c.look(name::<Work>("never"), never.id());
-            }
-        },
-    },
-    Script {
-        name: "into the trash and back",
-        run: |c| {
-            let told = c.enqueue(&Work::new("tossed", &[Do::Charge, Do::Step, Do::Fail(3), Do::Finish]));
-            c.idle();
-            c.pass(secs(10));
-            c.pass(secs(20));
-            if let Some(told) = told {
-                let name = || name::<Work>("tossed");
-                c.decide(name(), told.id(), Decision::discard());
-                c.look(name(), told.id());
-                c.restore(name(), told.id());
-                c.look(name(), told.id());
-                c.decide(name(), told.id(), Decision::try_again());
-                c.idle();
-                c.look(name(), told.id());
-            }
-        },
-    },
-    Script {
-        name: "decide about unknown effects",
-        run: |c| {
-            let lost = c.enqueue(&Work::new("lost-wire", &[Do::Wire, Do::Commit]));
-            let gone = c.enqueue(&Work::new("gone-wire", &[Do::Wire]));
-            c.idle();
-            if let (Some(lost), Some(gone)) = (lost, gone) {
-                c.look(name::<Work>("lost-wire"), lost.id());
-                c.look(name::<Work>("gone-wire"), gone.id());
-                let wire = effect_id("wire");
-                c.decide(name::<Work>("lost-wire"), lost.id(), Decision::happened(&wire, Some("wire-lost-wire-1")));
-                c.decide(name::<Work>("gone-wire"), gone.id(), Decision::did_not_happen(&wire));
-                c.idle();
-                c.look(name::<Work>("lost-wire"), lost.id());
-                c.look(name::<Work>("gone-wire"), gone.id());
-            }
-        },
-    },
-    Script {
-        name: "pause, cancel, resume",
-        run: |c| {
-            c.pause(true);
-            let kept = c.enqueue(&Note { key: "kept".into() });
-            let cancelled = c.enqueue(&Note { key: "cancelled".into() });
-            c.idle();
-            if let (Some(kept), Some(cancelled)) = (kept, cancelled) {
-                c.look(name::<Note>("kept"), kept.id());
-                c.cancel(name::<Note>("cancelled"), cancelled.id());
-                c.look(name::<Note>("cancelled"), cancelled.id());
-                c.pause(false);
-                c.idle();
-                c.look(name::<Note>("kept"), kept.id());
-            }
-        },
-    },
-    Script {
-        name: "long payloads and retention",
-        run: |c| {
-            let body: String = "0123456789abcdef".repeat(900);
-            let told = c.enqueue(&Brief { key: "brief".into(), body });
-            c.idle();
-            if let Some(told) = told {
-                c.look(name::<Brief>("brief"), told.id());
-            }
-            c.world.tell(Told::Aged(false));
-            c.pass(secs(25 * 3_600));
-            c.world.tell(Told::Aged(true));
-            c.pass(secs(30 * 3_600));
-        },
-    },
-];
 
 /// What was done.
 #[derive(Default)]
@@ -339,6 +149,14 @@ fn look_at(disk: &SimDisk, facts: &Facts) -> Result<(), String> {
 
 /// Starts the library on the image and drives it until nothing happens by itself any more.
 fn drive(disk: &SimDisk, world: &Arc<World>, process: &Process, past: &Facts) -> Result<(), String> {
+    let mut options = StoreOptions::new(Place::Disk(Arc::new(disk.fork())), Arc::new(process.clock.clone()));
+    options.cache_bytes = 1 << 20;
+    let before = Store::open(options).and_then(|(store, _)| {
+        let letters = store.read(|v| v.depth())?.letters;
+        store.close()?;
+        Ok(letters)
+    });
+    let before = before.map_err(|e| format!("it does not open: {e}"))?;
     let jobs = app(world, Arc::new(disk.clone()), process).start().map_err(|e| format!("it does not start: {e}"))?;
     let caller = Caller::new(&jobs, world, process);
     caller.idle();
@@ -373,6 +191,16 @@ fn drive(disk: &SimDisk, world: &Arc<World>, process: &Process, past: &Facts) ->
     if !errors.is_empty() {
         return Err(format!("calls failed on a healthy disk: {errors:?}"));
     }
+    let seen = jobs.snapshot().map_err(|e| e.to_string())?.all;
+    let after = jobs.dead_letters().map_err(|e| e.to_string())?;
+    i18(Letters {
+        before,
+        opened: seen.letters_opened_total,
+        closed: seen.letters_closed_total,
+        after: after.len() as u64,
+    })?;
+    let listed: Vec<(JobId, Vec<String>)> =
+        after.iter().map(|l| (l.job(), l.ledger().iter().map(|line| line.id.to_string()).collect())).collect();
     jobs.shutdown(secs(5)).map_err(|e| format!("it does not shut down: {e}"))?;
     let facts = Facts::of(&world.told());
     // A confirmed effect is never asked for again.
@@ -387,6 +215,10 @@ fn drive(disk: &SimDisk, world: &Arc<World>, process: &Process, past: &Facts) ->
     options.cache_bytes = 1 << 20;
     let (store, opened) = Store::open(options).map_err(|e| format!("it does not open after its end: {e}"))?;
     let whole = check(&store, &opened, &facts)?;
+    for (job, ids) in listed {
+        let found = whole.jobs.values().find(|f| f.id == job).ok_or_else(|| format!("a letter of no job {job}"))?;
+        i18_of(true, found.letter.is_some(), &ids, &effect_ids(&found.effects))?;
+    }
     ended(&whole, &facts)
 }
 

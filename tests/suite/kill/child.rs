@@ -25,10 +25,12 @@ pub(super) fn main() {
     let number = |text: &str| text.parse().expect("a number");
     match told[..] {
         ["orders", dir, first, count, point, nth] => {
-            if !point.is_empty() {
-                let _ = STOP_AT.set((point.to_owned(), AtomicUsize::new(number(nth))));
-            }
+            stop_at(point, number(nth));
             orders(Path::new(dir), number(first) as u64, number(count) as u64);
+        }
+        ["shop", dir, first, count, point, nth] => {
+            stop_at(point, number(nth));
+            super::shop::child(Path::new(dir), number(first) as u64, number(count) as u64);
         }
         ["poison", dir] => poison::child(&PathBuf::from(dir)),
         #[cfg(unix)]
@@ -36,6 +38,13 @@ pub(super) fn main() {
         _ => panic!("not a child: {told:?}"),
     }
     say("closed");
+}
+
+/// Stops at this named point, the how-many-th time it is passed.
+fn stop_at(point: &str, nth: usize) {
+    if !point.is_empty() {
+        let _ = STOP_AT.set((point.to_owned(), AtomicUsize::new(nth)));
+    }
 }
 
 fn orders(dir: &Path, first: u64, count: u64) {

@@ -44,8 +44,8 @@ impl Ledger {
         self.all().into_iter().find(|h| h.key == key)
     }
     /// It happens. Whether it may is the caller's business: the ledger dedupes nothing.
-    fn happen(&self, effect: &str, order: u64, key: &IdempotencyKey) -> Happened {
-        let h = Happened { effect: effect.to_owned(), order, key: key.as_str().to_owned() };
+    pub(super) fn happen(&self, effect: &str, order: u64, key: &str) -> Happened {
+        let h = Happened { effect: effect.to_owned(), order, key: key.to_owned() };
         let mut ledger = self.0.lock().expect("no panic holds it");
         let line = format!("{} {} {}\n", h.effect, h.order, h.key);
         ledger.0.write_all(line.as_bytes()).expect("the ledger can be written");
@@ -89,7 +89,7 @@ macro_rules! effect {
             /// The provider dedupes nothing: it happens whenever it is asked to.
             pub(super) fn perform(&self, ledger: &Ledger, key: &IdempotencyKey) -> Outcome<String> {
                 at(concat!("before ", $word));
-                let done = ledger.happen($word, self.order, key);
+                let done = ledger.happen($word, self.order, key.as_str());
                 at(concat!("after ", $word));
                 Ok(done.receipt())
             }

@@ -7,6 +7,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+/// When to kill a child.
+pub(super) struct Aim {
+    /// The line to wait for: its first word.
+    pub(super) line: String,
+    /// The how-many-th of them.
+    pub(super) nth: usize,
+    /// Then at most so much longer: in the middle of whatever it does then.
+    pub(super) micros: u64,
+}
+
 /// A child and what it says.
 pub(super) struct Life {
     pub(super) child: Child,
@@ -57,6 +67,19 @@ impl Life {
             Err(RecvTimeoutError::Disconnected) => Ok(None),
             Err(RecvTimeoutError::Timeout) => Err(()),
         }
+    }
+    /// Whether the moment came.
+    pub(super) fn wait_for(&mut self, aim: &Aim) -> bool {
+        let mut seen = 0;
+        while let Some(line) = self.hear() {
+            seen += usize::from(line.split(' ').next() == Some(&aim.line));
+            if seen == aim.nth {
+                // Not a wait for luck: the kill falls somewhere within this time, or right after the next thing that happens.
+                let _ = self.within(Duration::from_micros(aim.micros));
+                return true;
+            }
+        }
+        false
     }
     /// kill -9. What it said before is still in the pipe.
     pub(super) fn kill(&mut self) {

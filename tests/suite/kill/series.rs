@@ -3,12 +3,11 @@
 use super::PATIENCE;
 use super::app::{BOOKED, DONE, Order, PLACED, POINTS, Quick, RETRIES, TIMES, queue};
 use super::effects::Ledger;
-use super::parent::Life;
+use super::parent::{Aim, Life};
 use onceward::redb::{ReadableTable, TableDefinition};
 use onceward::{AppRead, DeadLetter, Decision, Entry, JobId, Jobs, Question, State, Why};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Duration;
 
 /// Orders that each child places.
 const PER_LIFE: u64 = 6;
@@ -84,16 +83,6 @@ struct Outside {
     begun: BTreeMap<u64, Vec<(u32, u64)>>,
 }
 
-/// When to kill a child.
-struct Aim {
-    /// The line to wait for: its first word or words.
-    line: String,
-    /// The how-many-th of them.
-    nth: usize,
-    /// Then at most so much longer: in the middle of whatever it does then.
-    micros: u64,
-}
-
 /// Kills the child of file `n` until it was killed `kills` times, then looks at everything.
 pub(super) fn run(n: usize, kills: usize) -> Series {
     let dir = tempfile::tempdir().expect("a directory");
@@ -106,7 +95,7 @@ pub(super) fn run(n: usize, kills: usize) -> Series {
         let mut life = Life::start(&format!("orders|{}|{first}|{PER_LIFE}|{point}|{nth}", dir.path().display()));
         first += PER_LIFE;
         sum.lives += 1;
-        let fired = wait_for(&mut life, &aim);
+        let fired = life.wait_for(&aim);
         if fired {
             life.kill();
         }
@@ -149,20 +138,6 @@ fn aim(rng: &mut fastrand::Rng, life: usize, file: usize) -> (&'static str, usiz
         15..=17 => ("", 1, anywhere("begin", rng.usize(1..=8), rng.u64(0..5_000))),
         _ => ("", 1, anywhere("ack", rng.usize(1..=6), rng.u64(0..5_000))),
     }
-}
-
-/// Whether the moment came.
-fn wait_for(life: &mut Life, aim: &Aim) -> bool {
-    let mut seen = 0;
-    while let Some(line) = life.hear() {
-        seen += usize::from(line.split(' ').next() == Some(&aim.line));
-        if seen == aim.nth {
-            // Not a wait for luck: the kill falls somewhere within this time, or right after the next thing that happens.
-            let _ = life.within(Duration::from_micros(aim.micros));
-            return true;
-        }
-    }
-    false
 }
 
 impl Outside {

@@ -3,6 +3,7 @@
 //! seen, over both lives, is compared with the file: I17 of the design, and app rows beside their messages.
 
 use super::super::ground::PATIENCE;
+use super::super::oracle::{Post, Posted, i17};
 use super::ROWS;
 use super::broker::steps;
 use onceward::clock::ManualClock;
@@ -10,7 +11,7 @@ use onceward::model::time::Wall;
 use onceward::redb::ReadableTable;
 use onceward::store::disk::{CrashPoint, crash_points};
 use onceward::testkit::{SimDisk, run_until_idle};
-use onceward::{Ending, Error, Fail, Jobs, Message, OnStuck, Outgoing, Topic};
+use onceward::{Error, Fail, Jobs, Message, OnStuck, Outgoing, Topic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -199,31 +200,17 @@ fn policy(script: &Script) -> Topic {
 
 /// Compares a queue that has come to rest with everything that was told.
 fn check(script: &Script, jobs: &Jobs, told: &[Told]) -> Result<(), String> {
-    let (mut asked, mut committed, mut discards) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    let mut arrived: BTreeMap<String, Vec<Message>> = BTreeMap::new();
-    let mut first: Vec<String> = Vec::new();
+    let mut post = Post::default();
     for t in told {
         match t {
-            Told::Asks(ids) => asked.extend(ids.iter().copied()),
-            Told::Committed(ids) => committed.extend(ids.iter().copied()),
-            Told::Arrived(m) => {
-                let before = arrived.entry(m.id.clone()).or_default();
-                if before.is_empty() {
-                    first.push(m.id.clone());
-                }
-                before.push(m.clone());
-            }
+            Told::Asks(ids) => post.asked.extend(ids.iter().map(|id| (*id).to_owned())),
+            Told::Committed(ids) => post.committed.extend(ids.iter().map(|id| (*id).to_owned())),
+            Told::Arrived(m) => post.arrived.push((m.id.clone(), format!("{m:?}"))),
             Told::Discards(id) | Told::Discarded(id) => {
-                discards.insert(*id);
+                post.discards.insert((*id).to_owned());
             }
             Told::Time(_) => {}
         }
-    }
-    if let Some(id) = arrived.keys().find(|id| !asked.contains(id.as_str())) {
-        return Err(format!("{id} arrived, and nobody committed it"));
-    }
-    if let Some((id, _)) = arrived.iter().find(|(_, all)| all.windows(2).any(|w| w[0] != w[1])) {
-        return Err(format!("{id} arrived as two different messages"));
     }
     let rows = jobs.read(|r| {
         let Ok(table) = r.open_table(ROWS) else { return BTreeSet::new() };
@@ -231,40 +218,24 @@ fn check(script: &Script, jobs: &Jobs, told: &[Told]) -> Result<(), String> {
     });
     let rows = rows.map_err(|e| e.to_string())?;
     let outbox = jobs.outbox();
-    let mut numbers = BTreeMap::new();
-    for id in &asked {
+    for id in &post.asked {
         let found = outbox.find("t", id).map_err(|e| e.to_string())?;
-        if found.is_some() != rows.contains(*id) {
-            return Err(format!("{id}: app row {}, message {}", rows.contains(*id), found.is_some()));
-        }
-        if committed.contains(id) && found.is_none() {
-            return Err(format!("{id} was acknowledged and is lost"));
+        if found.is_some() != rows.contains(id) {
+            return Err(format!("{id}: app row {}, message {}", rows.contains(id), found.is_some()));
         }
         let Some(found) = found else { continue };
-        if numbers.insert(found.number, *id).is_some() {
-            return Err(format!("number {} was handed out twice", found.number));
-        }
-        let reached = arrived.contains_key(*id);
-        match found.ended.map(|e| e.0) {
-            Some(Ending::Published) if reached && found.marks == 1 => {}
-            Some(Ending::Discarded) if !reached && discards.contains(id) => {}
-            None if !reached && found.stuck.is_some() && id.starts_with("bad") => {}
-            None if !reached && script.policy == OnStuck::Block && blocked(id) => {}
-            other => return Err(format!("{id} is {other:?}, {} marks, arrived: {reached}: {found:?}", found.marks)),
-        }
+        let stuck = found.stuck.is_some() && id.starts_with("bad");
+        post.posted.push(Posted {
+            id: id.clone(),
+            key: key_of(id).to_owned(),
+            number: found.number,
+            marks: found.marks,
+            ended: found.ended.map(|e| e.0),
+            may_wait: stuck || (script.policy == OnStuck::Block && blocked(id)),
+        });
     }
-    let last = outbox.topics().map_err(|e| e.to_string())?.first().map_or(0, |t| t.last_number);
-    if last != numbers.len() as u64 || numbers.keys().copied().ne(1..=last) {
-        return Err(format!("the numbers of the topic are {numbers:?}, and the last one is {last}"));
-    }
-    let number = |id: &String| numbers.iter().find(|(_, i)| *i == id).map(|(n, _)| *n);
-    for key in ["a", "b", "c"] {
-        let of: Vec<_> = first.iter().filter(|id| key_of(id) == key).map(number).collect();
-        if !of.is_sorted() {
-            return Err(format!("first deliveries of {key} out of order: {first:?}"));
-        }
-    }
-    Ok(())
+    post.last = outbox.topics().map_err(|e| e.to_string())?.first().map_or(0, |t| t.last_number);
+    i17(&post)
 }
 
 /// Stands behind `bad1/a`, while nobody has decided about that one.

@@ -199,11 +199,13 @@ pub struct Decision {
     verdict: Verdict,
     who: String,
     why: String,
+    /// Something was added that does not belong to this decision: it is refused rather than left out.
+    misused: Option<&'static str>,
 }
 
 impl Decision {
     fn new(verdict: Verdict) -> Self {
-        Self { verdict, who: String::new(), why: String::new() }
+        Self { verdict, who: String::new(), why: String::new(), misused: None }
     }
     /// The effect happened. With the provider's reference its result can be rebuilt.
     pub fn happened(effect: &EffectId, reference: Option<&str>) -> Self {
@@ -220,10 +222,13 @@ impl Decision {
         }
         self
     }
-    /// Explicitly wants a new idempotency key for the next call; says something with [`did_not_happen`](Self::did_not_happen) only.
+    /// Explicitly wants a new idempotency key for the next call; belongs to [`did_not_happen`](Self::did_not_happen) only, any other
+    /// decision with it is refused.
     pub fn with_new_key(mut self) -> Self {
         if let Verdict::DidNotHappen { new_key, .. } = &mut self.verdict {
             *new_key = true;
+        } else {
+            self.misused = Some("a new key belongs to \"it did not happen\": leave out with_new_key() or decide that");
         }
         self
     }
@@ -349,6 +354,9 @@ impl Jobs {
     ) -> Result<crate::handler::reply::Reply<Result<Decided, Error>>, Error> {
         let shared = self.shared();
         shared.may_call()?;
+        if let Some(why) = decision.misused {
+            return Err(Refusal::NotAChoice(why.to_owned()).into());
+        }
         let signed = sign(shared, decision.who, decision.why)?;
         let (tell, reply) = answer();
         let op = DecideOp {

@@ -141,8 +141,8 @@ pub enum Setup {
     NoTexts {
         /// The kind.
         kind: String,
-        /// Which text is missing: `success` or `review`.
-        missing: &'static str,
+        /// Which texts are missing: `success`, `review` or both.
+        missing: Vec<&'static str>,
     },
     /// Two types under one effect name, or one name declared twice by a kind.
     EffectTwice {
@@ -191,11 +191,16 @@ impl fmt::Display for Setup {
                 f,
                 "the effect {effect:?} is risky, and there is no key scope: call .key_scope(..) with a name of this installation, so that another one at the same provider account cannot share its keys"
             ),
-            Self::NoTexts { kind, missing } => write!(
-                f,
-                "the kind {kind:?} has a risky effect: say in Policy::{missing}(..) in plain words {}",
-                if *missing == "success" { "what is true when it succeeded" } else { "when a person is asked" }
-            ),
+            Self::NoTexts { kind, missing } => {
+                write!(f, "the kind {kind:?} has a risky effect: say in plain words")?;
+                for (n, what) in missing.iter().enumerate() {
+                    let and = if n > 0 { ", and" } else { "" };
+                    let text =
+                        if *what == "success" { "what is true when it succeeded" } else { "when a person is asked" };
+                    write!(f, "{and} in Policy::{what}(..) {text}")?;
+                }
+                Ok(())
+            }
             Self::EffectTwice { effect } => {
                 write!(f, "two effects have the name (or former name) {effect:?}: declare it once, or rename one")
             }

@@ -29,9 +29,9 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
 
     /// The intent: the same intent is the same job. At most 512 bytes, not empty.
     fn key(&self) -> JobKey;
-    /// What a person sees; never secrets.
+    /// What a person sees; never secrets. The default is the kind in words and the key.
     fn title(&self) -> String {
-        self.key().0
+        format!("{} {}", Self::KIND.replace(['-', '_'], " "), self.key())
     }
     /// What is at stake, in a unit of the app's own (e.g. cents); see
     /// [`Policy::second_person_above`](crate::Policy::second_person_above).

@@ -127,11 +127,11 @@ impl Kinds {
                 }
             }
             if kind.rules.risky {
-                let missing = |t: &Option<String>| t.as_ref().is_none_or(|s| s.trim().is_empty());
-                for (what, text) in [("success", &kind.policy.success), ("review", &kind.policy.review)] {
-                    if missing(text) {
-                        return Err(Setup::NoTexts { kind: kind.name.to_owned(), missing: what });
-                    }
+                let there = |t: &Option<String>| t.as_ref().is_some_and(|s| !s.trim().is_empty());
+                let texts = [("success", &kind.policy.success), ("review", &kind.policy.review)];
+                let missing: Vec<_> = texts.into_iter().filter(|(_, t)| !there(t)).map(|(what, _)| what).collect();
+                if !missing.is_empty() {
+                    return Err(Setup::NoTexts { kind: kind.name.to_owned(), missing });
                 }
             }
         }

@@ -395,6 +395,13 @@ fn every_offered_choice_is_accepted() {
             taken += 1;
         }
     }
+    // What does not belong to a decision is refused, never left out.
+    let shop = Shop::new(mixes()[0]);
+    let (jobs, id) = in_doubt(&shop);
+    let letter = jobs.dead_letter(id).unwrap();
+    let refused = jobs.decide(&letter, Decision::discard().with_new_key().by("ann", "not needed")).unwrap_err();
+    assert!(refused.to_string().contains("leave out with_new_key()"), "{refused}");
+    assert_eq!(jobs.dead_letter(id).unwrap().revision(), letter.revision(), "nothing was decided");
     println!("{taken} choices taken");
     assert!(taken >= 7);
 }

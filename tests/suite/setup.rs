@@ -72,6 +72,7 @@ job!(KeysAndLooks, "keys-and-looks", [KeyAndLookup], Policy::default());
 job!(Pays, "pays", [Pay], texts());
 job!(PaysSilently, "pays-silently", [Pay], Policy::default().review("nobody knows"));
 job!(PaysUnseen, "pays-unseen", [Pay], Policy::default().success("it is paid").review("  "));
+job!(PaysMutely, "pays-mutely", [Pay], Policy::default());
 job!(PaysTwice, "pays-twice", [PayTwice], texts());
 job!(OrdersTwice, "orders-twice", [OrderTwice], texts());
 job!(DeletesTwice, "deletes-twice", [DeleteTwice], texts());
@@ -151,13 +152,18 @@ fn every_mistake_of_a_setup_is_refused_at_start() {
         ),
         (
             |b| b.on(ok::<PaysSilently>).effect(done::<Pay>),
-            Setup::NoTexts { kind: "pays-silently".into(), missing: "success" },
-            "say in Policy::success(..) in plain words what is true when it succeeded",
+            Setup::NoTexts { kind: "pays-silently".into(), missing: vec!["success"] },
+            "say in plain words in Policy::success(..) what is true when it succeeded",
         ),
         (
             |b| b.on(ok::<PaysUnseen>).effect(done::<Pay>),
-            Setup::NoTexts { kind: "pays-unseen".into(), missing: "review" },
-            "say in Policy::review(..) in plain words when a person is asked",
+            Setup::NoTexts { kind: "pays-unseen".into(), missing: vec!["review"] },
+            "say in plain words in Policy::review(..) when a person is asked",
+        ),
+        (
+            |b| b.on(ok::<PaysMutely>).effect(done::<Pay>),
+            Setup::NoTexts { kind: "pays-mutely".into(), missing: vec!["success", "review"] },
+            "in Policy::success(..) what is true when it succeeded, and in Policy::review(..) when a person is asked",
         ),
         (
             |b| b.on(ok::<Calls>).effect(done::<Call>).on(ok::<CallsToo>),

@@ -86,7 +86,7 @@ fn somebody_is_told_at_once_after_half_an_hour_and_when_it_is_over() {
         ["fired dead-letters", "fired same-job-failing", "letter", "over dead-letters", "over same-job-failing"]
     );
     let all = told.all.lock().unwrap().join("\n");
-    assert!(all.contains("fails/a: a: every automatic try failed. What now?"), "{all}");
+    assert!(all.contains("fails/a: fails a: every automatic try failed. What now?"), "{all}");
     assert!(all.contains("fails/a has failed 5 times"), "{all}");
     assert!(all.contains("1 waiting for a decision: there has been a dead letter for 30 minutes"), "{all}");
 }

@@ -12,6 +12,7 @@ use crate::engine::core::{Core, Pool, Pooled};
 use crate::engine::dispatcher::{CLOCK, Dispatcher, Served, ToTasks};
 use crate::engine::idle;
 use crate::engine::ops::{PAUSES, PauseOp, REWOUND, Scope, load_pauses};
+use crate::engine::outbox::{SUSPECTS, SuspectOp};
 use crate::engine::recover::{self, RecoverOp};
 use crate::engine::relays::{AsyncDeliver, Deliver, Relays};
 use crate::engine::report::Reporter;
@@ -29,6 +30,7 @@ use crate::handler::kinds::{Kind, Kinds};
 use crate::handler::publish::{AsyncPublisher, Publisher};
 use crate::handler::reply::answer;
 use crate::handler::shared::{Bridge, Phase, Report as _, Shared, plain_rules, store_error};
+use crate::handler::trace::TraceParent;
 use crate::handler::trust::{Marks, Trust};
 use crate::jobs::{Jobs, Tasks};
 use crate::model::id::{IdempotencyKey, JobId, KindId};
@@ -56,6 +58,7 @@ pub struct Builder {
     sinks: Vec<Box<dyn Sink>>,
     publishers: Vec<(String, Deliver)>,
     topics: Vec<(String, Topic)>,
+    trace: TraceParent,
     #[cfg(feature = "tokio")]
     runtime: Option<Handle>,
     boot: [u8; 16],
@@ -78,6 +81,7 @@ impl Builder {
             sinks: Vec::new(),
             publishers: Vec::new(),
             topics: Vec::new(),
+            trace: TraceParent::default(),
             #[cfg(feature = "tokio")]
             runtime: None,
             boot: recover::boot_id(),
@@ -154,6 +158,16 @@ impl Builder {
     /// How the messages of a topic are delivered: backoff, deadline, batches, what happens behind a stuck one. See [`Topic`].
     pub fn topic(mut self, topic: impl Into<String>, policy: Topic) -> Self {
         self.topics.push((topic.into(), policy));
+        self
+    }
+    /// Which trace the caller is in, as a W3C `traceparent`: every message handed in by [`Tx::outbox`](crate::Tx::outbox) or
+    /// [`Tx::send`](crate::Tx::send) carries it as the header of that name, unless the sender gave one. Asked on the thread, or in
+    /// the task, that calls `transact`, `commit` or `finish`, once each, because the closure runs on the writer's thread. A value
+    /// that is no `traceparent` is left out with one warning; the message goes its way.
+    ///
+    /// With OpenTelemetry: read the current span's context and format it with its text map propagator.
+    pub fn trace_parent(mut self, f: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.trace = TraceParent::new(f);
         self
     }
     /// Distinguishes installations that share one account at a provider: part of every idempotency key. Required once a risky
@@ -293,6 +307,7 @@ impl Builder {
             bridge: bridge.as_ref().map(|b| b.clone() as Arc<dyn Bridge>),
             watchdog: Arc::new(timer.clone()),
             pauses: RwLock::new(load_pauses(pauses)),
+            trace: self.trace,
             names: RwLock::default(),
             phase: AtomicU8::new(Phase::Open as u8),
             pid: std::process::id(),
@@ -344,6 +359,7 @@ impl Builder {
             hold_for_review(&shared)?;
         }
         let suspects = recover_claims(&shared, &opened.running, &opened.slots, self.boot, self.nonce)?;
+        suspect_messages(&core, &opened.slots)?;
         store.run_file().forget_found();
         let served = serve(&core)?;
 
@@ -504,6 +520,17 @@ fn recover_claims(
         }
     }
     Ok(suspects)
+}
+
+/// Messages that a dead process was handing over. Written only where there is something to write.
+fn suspect_messages(core: &Arc<Core>, slots: &[crate::store::Slot]) -> Result<(), Error> {
+    let (tell, reply) = answer();
+    let op = SuspectOp::new(core, slots, tell);
+    if op.is_empty() && core.shared.store.read(|v| v.metas(SUSPECTS))?.is_empty() {
+        return Ok(());
+    }
+    core.shared.submit(Lane::Outcome, Box::new(op))?;
+    reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)
 }
 
 /// Gives every registered kind, and each of its former names, a number in this file.

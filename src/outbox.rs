@@ -39,6 +39,8 @@ pub struct TopicState {
     pub last_number: u64,
     /// Why it is paused, if it is.
     pub paused: Option<String>,
+    /// Messages whose publisher has not answered within [`Topic::attempt_timeout`](crate::Topic::attempt_timeout): their keys wait.
+    pub hung: u64,
     /// This process has a publisher for it; without one its messages wait.
     pub has_publisher: bool,
 }
@@ -63,6 +65,8 @@ pub struct OutboxMessage {
     pub error: Option<String>,
     /// When it is tried again, by the calendar, if it waits for that.
     pub next_try: Option<SystemTime>,
+    /// For how long the publisher has had it without an answer, if it has it now.
+    pub in_call: Option<Duration>,
     /// Why it does not go out by itself any more.
     pub stuck: Option<Why>,
     /// Its key waits behind it.
@@ -100,6 +104,7 @@ impl Outbox<'_> {
                 oldest_age: depth.oldest.map(|at| Duration::from_millis(now.since(at))),
                 last_number,
                 paused: shared.pauses.read().topic(&topic).map(str::to_owned),
+                hung: relays.calls(&topic).iter().filter(|c| c.hung).map(|c| c.numbers.len() as u64).sum(),
                 has_publisher: relays.policy(&topic).is_some(),
                 topic,
             });
@@ -111,10 +116,12 @@ impl Outbox<'_> {
     /// # Errors
     /// A store that cannot read.
     pub fn waiting(&self, topic: &str, at_most: usize) -> Result<Vec<OutboxMessage>, Error> {
-        self.read(|v| {
+        let mut found: Vec<OutboxMessage> = self.read(|v| {
             let rows = v.unsent(topic, None, at_most)?;
             rows.into_iter().map(|(_, number, delivery)| by_number(v, topic, number, Some(delivery))).collect()
-        })
+        })?;
+        self.in_call(topic, found.iter_mut());
+        Ok(found)
     }
     /// Stuck messages of a topic: those that their key waits for, then those that others have gone past; at most so many of each.
     ///
@@ -146,7 +153,7 @@ impl Outbox<'_> {
     /// # Errors
     /// A store that cannot read.
     pub fn find(&self, topic: &str, id: &str) -> Result<Option<OutboxMessage>, Error> {
-        self.read(|v| {
+        let mut found = self.read(|v| {
             let Some(memory) = v.remembered(topic, id)? else { return Ok(None) };
             let delivery = readable(v.delivery(topic, &memory.key, memory.number))?;
             let mut found = by_number(v, topic, memory.number, delivery)?;
@@ -155,7 +162,9 @@ impl Outbox<'_> {
             found.marks = memory.marks;
             found.acts = memory.acts;
             Ok(Some(found))
-        })
+        })?;
+        self.in_call(topic, found.iter_mut());
+        Ok(found)
     }
     /// Sends a delivered message again, with the same id: for a receiver that lost it. It holds nothing up.
     ///
@@ -209,6 +218,15 @@ impl Outbox<'_> {
         reply.await.unwrap_or(Err(Error::ShutDown))
     }
 
+    /// Who of these is with the publisher.
+    fn in_call<'m>(&self, topic: &str, messages: impl Iterator<Item = &'m mut OutboxMessage>) {
+        let core = &self.0.0.core;
+        let (calls, now) = (core.relays.calls(topic), core.shared.now().mono);
+        for message in messages {
+            let call = calls.iter().find(|c| c.numbers.contains(&message.number));
+            message.in_call = call.map(|c| Duration::from_millis(now.0.saturating_sub(c.since.0)));
+        }
+    }
     fn read<T>(&self, f: impl FnOnce(&View<'_>) -> Result<T, StoreError>) -> Result<T, Error> {
         let shared = self.0.shared();
         shared.may_call()?;
@@ -283,6 +301,7 @@ fn by_number(v: &View<'_>, topic: &str, number: u64, delivery: Option<Delivery>)
         failures: delivery.as_ref().map_or(0, |d| d.failures),
         error: delivery.and_then(|d| d.error),
         next_try,
+        in_call: None,
         stuck,
         blocks,
         marks: memory.as_ref().map_or(0, |m| m.marks),

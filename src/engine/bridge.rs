@@ -91,6 +91,10 @@ impl Bridge for Tokio {
     fn spawn(&self, f: BoxFuture<()>) {
         self.handle.spawn(f);
     }
+    fn spawn_abortable(&self, f: BoxFuture<()>) -> Box<dyn FnOnce() + Send> {
+        let task = self.handle.spawn(f).abort_handle();
+        Box::new(move || task.abort())
+    }
     fn spawn_blocking(&self, f: Box<dyn FnOnce() + Send>) {
         self.handle.spawn_blocking(f);
     }

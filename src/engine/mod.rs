@@ -11,6 +11,7 @@ pub(crate) mod dispatcher;
 pub(crate) mod look;
 pub(crate) mod ops;
 pub(crate) mod outbox;
+mod publish;
 pub(crate) mod recover;
 pub(crate) mod relay;
 pub(crate) mod relays;
@@ -77,6 +78,9 @@ impl NoTasks {
 #[cfg(not(feature = "tokio"))]
 impl crate::handler::shared::Bridge for NoTasks {
     fn spawn(&self, _: crate::handler::effect::BoxFuture<()>) {
+        match *self {}
+    }
+    fn spawn_abortable(&self, _: crate::handler::effect::BoxFuture<()>) -> Box<dyn FnOnce() + Send> {
         match *self {}
     }
     fn spawn_blocking(&self, _: Box<dyn FnOnce() + Send>) {

@@ -7,12 +7,13 @@ use crate::error::Error;
 use crate::handler::reply::Answer;
 use crate::handler::shared::{keep, store_error};
 use crate::model::attempt::Class;
+use crate::model::id::JobId;
 use crate::model::letter::{Signed, Why};
-use crate::model::outbox::{Act, Delivery, Ending, News, Remembered, Standing, Topic, TopicNews};
+use crate::model::outbox::{Act, Delivery, Ending, Message, News, Remembered, Standing, Topic, TopicNews};
 use crate::model::time::Wall;
 use crate::rules::Refusal;
-use crate::rules::outbox::{self, Given, Next};
-use crate::store::{Op, StoreError, Write};
+use crate::rules::outbox::{self, Given, Next, Suspects};
+use crate::store::{Op, Slot, StoreError, Write};
 use std::sync::Arc;
 
 /// A message and what its delivery came to.
@@ -29,6 +30,8 @@ pub(crate) struct MarkOp {
     policy: Topic,
     tried: Vec<Tried>,
     news: Vec<TopicNews>,
+    /// What is left of the suspects, if some of them came back alive.
+    suspects: Option<Suspects>,
     answer: Answer<Result<(), StoreError>>,
 }
 
@@ -40,7 +43,7 @@ impl MarkOp {
         tried: Vec<Tried>,
         answer: Answer<Result<(), StoreError>>,
     ) -> Self {
-        Self { core, topic, policy, tried, news: Vec::new(), answer }
+        Self { core, topic, policy, tried, news: Vec::new(), suspects: None, answer }
     }
     fn one(&self, tx: &mut Write<'_>, tried: &Tried) -> Result<Option<News>, StoreError> {
         let (topic, Tried { key, number, given }) = (&self.topic, tried);
@@ -102,10 +105,119 @@ impl Op for MarkOp {
                 self.news.push(TopicNews { topic: self.topic.clone(), news });
             }
         }
+        let mut suspects = self.core.relays.suspects(&self.topic);
+        let before = suspects.len();
+        for tried in &self.tried {
+            suspects.remove(&tried.number);
+        }
+        self.suspects = (suspects.len() < before).then_some(suspects);
+        match &self.suspects {
+            Some(suspects) => put_suspects(tx, &self.topic, suspects),
+            None => Ok(()),
+        }
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        if result.is_ok() {
+            if let Some(suspects) = &self.suspects {
+                self.core.relays.suspect(&self.topic, suspects);
+            }
+            self.core.shared.report.outbox(&self.news);
+        }
+        self.answer.send(result);
+    }
+}
+
+/// The names under which suspects are kept, a topic each.
+pub(crate) const SUSPECTS: &str = "suspects/";
+
+fn put_suspects(tx: &mut Write<'_>, topic: &str, suspects: &Suspects) -> Result<(), StoreError> {
+    let name = format!("{SUSPECTS}{topic}");
+    if suspects.is_empty() {
+        return tx.remove_meta(&name);
+    }
+    let bytes = serde_json::to_vec(suspects).map_err(|e| StoreError::Bug(e.to_string()))?;
+    tx.put_meta(&name, &bytes)
+}
+
+/// What a dead process was handing over: each of these messages goes out alone from now on, until it has come back alive; one that
+/// the process dies of again and again waits for a person. One commit, before anything goes out.
+pub(crate) struct SuspectOp {
+    core: Arc<Core>,
+    /// Which message, and whether nothing else was at work.
+    found: Vec<(JobId, u64, bool)>,
+    all: Vec<(String, Suspects)>,
+    news: Vec<TopicNews>,
+    answer: Answer<Result<(), StoreError>>,
+}
+
+impl SuspectOp {
+    /// The sidecar's slots as they were found. A death of the machine, or of a process that named none, makes no suspect.
+    pub(crate) fn new(core: &Arc<Core>, slots: &[Slot], answer: Answer<Result<(), StoreError>>) -> Self {
+        let alone = |of: &Slot| slots.iter().filter(|s| s.boot == of.boot && s.nonce == of.nonce).count() == 1;
+        let ours = |s: &&Slot| s.boot == core.boot && s.nonce != core.nonce && s.job.0 >> 63 == 1;
+        // A boot that cannot be named may have been another one.
+        let found = slots.iter().filter(ours).map(|s| (s.job, s.token.0, alone(s) && s.boot != [0; 16])).collect();
+        Self { core: core.clone(), found, all: Vec::new(), news: Vec::new(), answer }
+    }
+    /// Nothing was being handed over.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+    fn topic(&self, tx: &mut Write<'_>, topic: &str) -> Result<(Suspects, Vec<News>), StoreError> {
+        let kept = tx.meta(&format!("{SUSPECTS}{topic}"))?;
+        // What cannot be read was written by another version: its deaths are counted anew.
+        let mut suspects: Suspects = kept.and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+        let (mut news, mut changed) = (Vec::new(), false);
+        let now = self.core.shared.now().wall;
+        let policy = self.core.relays.policy(topic).cloned().unwrap_or_default();
+        for (_, number, alone) in self.found.iter().filter(|(tag, ..)| *tag == outbox::tag(topic)) {
+            let row = match tx.message(topic, *number) {
+                Err(StoreError::Corrupt { .. }) => None,
+                other => other?,
+            };
+            let Some(Message { id, key, .. }) = row.map(|r| r.message) else { continue };
+            let delivery = match tx.delivery(topic, &key, *number) {
+                Err(StoreError::Corrupt { .. }) => None,
+                other => other?,
+            };
+            // Marked, and only its slot was not empty yet.
+            let Some(delivery) = delivery.filter(|d| matches!(d.standing, Standing::Waiting { .. })) else { continue };
+            changed = true;
+            let mut deaths = suspects.remove(number).unwrap_or_default();
+            match outbox::died(&delivery, &mut deaths, *alone, &policy, now) {
+                Next::Again(delivery) => {
+                    tx.put_delivery(topic, &key, *number, &delivery)?;
+                    suspects.insert(*number, deaths);
+                }
+                Next::Dead(delivery, why) => {
+                    tx.put_delivery(topic, &key, *number, &delivery)?;
+                    let blocks = matches!(delivery.standing, Standing::Dead { blocks: true, .. });
+                    news.push(News::Dead { id, why, class: None, blocks });
+                }
+                Next::Published(_) => {}
+            }
+        }
+        if changed {
+            put_suspects(tx, topic, &suspects)?;
+        }
+        Ok((suspects, news))
+    }
+}
+
+impl Op for SuspectOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.all.clear();
+        self.news.clear();
+        for (topic, _) in tx.topics()? {
+            let (suspects, news) = self.topic(tx, &topic)?;
+            self.news.extend(news.into_iter().map(|news| TopicNews { topic: topic.clone(), news }));
+            self.all.push((topic, suspects));
+        }
         Ok(())
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         if result.is_ok() {
+            self.all.iter().for_each(|(topic, suspects)| self.core.relays.suspect(topic, suspects));
             self.core.shared.report.outbox(&self.news);
         }
         self.answer.send(result);

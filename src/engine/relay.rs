@@ -6,23 +6,24 @@
 
 use super::core::Core;
 use super::outbox::{MarkOp, Tried};
-use super::relays::{Deliver, Relay, State};
-use crate::handler::effect::{BoxFuture, Caught, panic_text};
-use crate::handler::fail::{Fail, Outcome, cut};
+use super::publish::{self, Call, Caller, Place};
+use super::relays::{InCall, Relay, State};
 use crate::handler::reply::{Waited, answer};
-use crate::handler::shared::{Bridge, Phase};
+use crate::handler::shared::Phase;
 use crate::model::attempt::{Class, Failure};
+use crate::model::id::Token;
 use crate::model::outbox::{Delivery, Message, Standing};
 use crate::model::time::{Mono, Now, Wall};
-use crate::rules::outbox::{self, Given, Look};
+use crate::rules::outbox::{self, Given, Look, Suspects};
 use crate::store::{Lane, StoreError, View};
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of bodies that one batch holds; a larger message goes alone.
 const BATCH_BYTES: usize = 4 << 20;
+/// Calls that hang at a time: each keeps a thread. Then the whole topic waits for one of them.
+const MOST_HUNG: usize = 8;
 /// After a read or a mark that failed: the store may be better in a while.
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -31,7 +32,9 @@ pub(crate) fn spawn(core: Arc<Core>, nth: usize) -> std::io::Result<std::thread:
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
     std::thread::Builder::new().name("onceward-outbox".into()).spawn(move || {
         if let Some(relay) = core.relays.0.get(nth) {
-            Run { core: &core, relay, nth, after: None, waits: HashMap::new(), empty: 0, rest: None }.run();
+            let caller = Caller::new(core.relays.clone(), nth, relay.deliver.clone());
+            let (calls, waits) = (Vec::new(), HashMap::new());
+            Run { core: &core, relay, nth, caller, calls, after: None, waits, empty: 0, rest: None, next: None }.run();
             // Nobody waits for one that has ended.
             *relay.state.lock() = State { stopping: true, ..State::default() };
             core.signal();
@@ -62,6 +65,9 @@ struct Run<'a> {
     core: &'a Arc<Core>,
     relay: &'a Relay,
     nth: usize,
+    caller: Caller,
+    /// Calls that have not been answered: at most one that does not hang.
+    calls: Vec<Call>,
     /// The last key that had its turn: the next one goes first, so that a busy key starves no other.
     after: Option<String>,
     /// Waits that were seen begin, by the stopwatch: a calendar that is set back must not starve a retry.
@@ -70,25 +76,34 @@ struct Run<'a> {
     empty: u32,
     /// The topic rests until then.
     rest: Option<Mono>,
+    /// Before this instant nothing becomes due by itself.
+    next: Option<Mono>,
 }
 
 impl Run<'_> {
     fn run(mut self) {
         while self.sleep() {
+            let mut look = false;
             loop {
-                self.relay.state.lock().wanted = false;
-                let turn = self.turn();
+                {
+                    let mut state = self.relay.state.lock();
+                    state.rung = false;
+                    look |= std::mem::take(&mut state.wanted);
+                }
+                let turn = self.turn(look);
                 let mut state = self.relay.state.lock();
-                state.calling = false;
-                if state.stopping {
+                state.marking = false;
+                if state.stopping && state.answers.is_empty() {
                     break;
                 }
                 match turn {
-                    Turn::More => {}
+                    Turn::More => look = true,
                     Turn::Gone => return,
                     Turn::Idle(next) => {
                         drop(state);
-                        self.arm(next);
+                        self.next = next;
+                        let calls = self.calls.iter().filter(|c| !c.hung).map(|c| c.until).min();
+                        self.arm(next.into_iter().chain(calls).min());
                         break;
                     }
                 }
@@ -96,21 +111,24 @@ impl Run<'_> {
             self.core.signal();
         }
     }
-    /// Until somebody has something; `false` at the end.
+    /// Until somebody has something; `false` at the end. What was handed over is waited for at the end, too: the shutdown says
+    /// for how long.
     fn sleep(&self) -> bool {
         let mut state = self.relay.state.lock();
         state.working = false;
-        if !state.wanted && !state.stopping {
+        let something = |s: &State| s.wanted && !s.stopping || s.rung || !s.answers.is_empty();
+        let over = |s: &State| s.stopping && s.calls.is_empty();
+        if !something(&state) && !over(&state) {
             drop(state);
             // Whoever waits for quiet looks again.
             self.core.signal();
             state = self.relay.state.lock();
         }
-        while !state.wanted && !state.stopping {
+        while !something(&state) && !over(&state) {
             self.relay.woken.wait(&mut state);
         }
         state.working = !state.stopping;
-        !state.stopping
+        !over(&state) || !state.answers.is_empty()
     }
     /// Has the timer wake it; the same instant only once.
     fn arm(&mut self, next: Option<Mono>) {
@@ -122,9 +140,27 @@ impl Run<'_> {
         }
     }
 
-    fn turn(&mut self) -> Turn {
+    /// `look`: somebody has something; otherwise only the time has come for something.
+    fn turn(&mut self, look: bool) -> Turn {
         let shared = &self.core.shared;
         let now = shared.now();
+        let tried = self.answered();
+        if !tried.is_empty() {
+            return self.mark(tried);
+        }
+        let look = self.give_up(now.mono) || look;
+        if self.relay.stopping() {
+            return Turn::Idle(None);
+        }
+        let hung = self.calls.iter().filter(|c| c.hung).count();
+        if hung < self.calls.len() || hung >= MOST_HUNG {
+            // What is written meanwhile is looked at when the call is answered.
+            return Turn::Idle(None);
+        }
+        // The ring was for a call that has been answered, and nothing waits.
+        if !look && self.next.is_none() {
+            return Turn::Idle(None);
+        }
         if let Some(rest) = self.rest.filter(|rest| *rest > now.mono) {
             return Turn::Idle(Some(rest));
         }
@@ -134,8 +170,17 @@ impl Run<'_> {
         }
         self.relay.state.lock().looks += 1;
         let (relay, after) = (self.relay, self.after.take());
-        let mut look =
-            Scan { relay, now, waits: &self.waits, seen: HashMap::new(), picked: Vec::new(), bytes: 0, next: None };
+        let mut look = Scan {
+            relay,
+            now,
+            waits: &self.waits,
+            calls: &self.calls,
+            suspects: relay.suspects.lock().clone(),
+            seen: HashMap::new(),
+            picked: Vec::new(),
+            bytes: 0,
+            next: None,
+        };
         let found = shared.store.read(|v| look.all(v, after.as_deref()));
         let Scan { seen, picked, next, .. } = look;
         match found {
@@ -154,72 +199,99 @@ impl Run<'_> {
             None => return Turn::Idle(next),
             Some(last) => self.after = Some(last.key.clone()),
         }
-        {
-            // Held while it begins, so that a pause is acknowledged before or after that, never in between.
-            let pauses = shared.pauses.read();
-            if shared.phase() != Phase::Open || pauses.topic(&relay.topic).is_some() {
-                return Turn::Idle(None);
-            }
-            relay.state.lock().calling = true;
+        // Held while it begins, so that a pause is acknowledged before or after that, never in between.
+        let pauses = shared.pauses.read();
+        if shared.phase() != Phase::Open || pauses.topic(&relay.topic).is_some() {
+            return Turn::Idle(None);
         }
-        let tried = self.deliver(picked);
-        self.mark(tried)
-    }
-
-    /// Hands the messages over; what was not tried is left out.
-    fn deliver(&mut self, picked: Vec<Picked>) -> Vec<Tried> {
         let (mut tried, mut messages, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for Picked { key, number, what } in picked {
             match what {
                 Ok(message) => {
-                    places.push((key, number, message.id.clone()));
+                    places.push(Place { key, number });
                     messages.push(message);
                 }
                 Err(given) => tried.push(Tried { key, number, given }),
             }
         }
-        if messages.is_empty() {
-            return tried;
+        if !messages.is_empty() {
+            self.begin(places, messages, now.mono);
         }
+        if tried.is_empty() {
+            return Turn::Idle(next);
+        }
+        relay.state.lock().marking = true;
+        drop(pauses);
+        self.mark(tried)
+    }
+
+    /// Hands messages over. Each is noted in the sidecar first: if the process dies now, somebody knows what it died with.
+    fn begin(&mut self, places: Vec<Place>, messages: Vec<Message>, now: Mono) {
+        let (core, relay) = (self.core, self.relay);
+        let run_file = core.shared.store.run_file();
+        let tag = outbox::tag(&relay.topic);
+        let slots = places.iter().map(|p| run_file.fill(tag, Token(p.number), core.boot, core.nonce)).collect();
+        let until = now.after(relay.policy.attempt_timeout);
+        let id = self.caller.next_id();
+        let numbers = places.iter().map(|p| p.number).collect();
+        relay.state.lock().calls.push(InCall { id, numbers, since: now, hung: false, dropped: false });
+        let first = messages.first().map(|m| m.id.clone()).unwrap_or_default();
+        let abort = self.caller.call(id, messages, core.shared.bridge.as_deref());
+        self.calls.push(Call { id, places, slots, first, until, hung: false, abort });
+    }
+    /// What answered calls came to.
+    fn answered(&mut self) -> Vec<Tried> {
+        let answers = {
+            let mut state = self.relay.state.lock();
+            let answers = std::mem::take(&mut state.answers);
+            state.calls.retain(|c| answers.iter().all(|(id, _)| *id != c.id));
+            state.marking = !answers.is_empty();
+            answers
+        };
         let limit = self.core.shared.limits.error_text;
-        let answers = match &self.relay.deliver {
-            Deliver::Blocking(publisher) => catch_unwind(AssertUnwindSafe(|| publisher.publish_all(&messages)))
-                .map_err(|panic| panicked(panic_text(panic))),
-            Deliver::Async(publish) => {
-                let future = catch_unwind(AssertUnwindSafe(|| publish(messages)));
-                future.map_err(|panic| panicked(panic_text(panic))).and_then(|future| self.wait_for(future))
-            }
-        };
-        // A panic says nothing about any of them: the first counts as tried, so that its failures are counted at all.
-        let answers = answers.unwrap_or_else(|why| vec![Err(Fail::new(why))]);
-        // An error whose text or `Drop` panics is a failure like any other.
-        let given = |outcome: Outcome<()>| {
-            catch_unwind(AssertUnwindSafe(|| given(outcome, limit)))
-                .unwrap_or_else(|panic| Given::Failed(failure(Class::Unknown, panicked(panic_text(panic)), limit)))
-        };
-        let answers: Vec<Given> = answers.into_iter().map(given).collect();
-        // A publisher that tries nothing and says nothing would be asked again at once, for ever.
-        let silent = answers.is_empty().then(|| {
-            Given::Failed(failure(
-                Class::Transient,
-                "the publisher answered for none of its messages".to_owned(),
-                limit,
-            ))
-        });
-        let answers = answers.into_iter().chain(silent);
-        tried.extend(places.into_iter().zip(answers).map(|((key, number, _), given)| Tried { key, number, given }));
+        let mut tried = Vec::new();
+        for (id, told) in answers {
+            let Some(at) = self.calls.iter().position(|c| c.id == id) else { continue };
+            let call = self.calls.swap_remove(at);
+            call.slots.into_iter().for_each(|slot| self.core.shared.store.run_file().clear(slot));
+            let given = publish::given(told, limit);
+            tried.extend(call.places.into_iter().zip(given).map(|(Place { key, number }, given)| Tried {
+                key,
+                number,
+                given,
+            }));
+        }
         tried
     }
-    /// Waits for an async publisher, in its own task.
-    fn wait_for(&self, future: BoxFuture<Vec<Outcome<()>>>) -> Result<Vec<Outcome<()>>, String> {
-        let Some(bridge) = &self.core.shared.bridge else { return Err("there is no runtime".to_owned()) };
-        let (tell, reply) = answer();
-        let caught = Caught::new(future);
-        Bridge::spawn(&**bridge, Box::pin(async move { tell.send(caught.await) }));
-        match reply.wait() {
-            Some(told) => told.map_err(panicked),
-            None => Err("the runtime of the publisher is gone".to_owned()),
+    /// A call has taken too long. An async one is dropped, and tried again like any failure; a blocking one cannot be ended, so its
+    /// keys wait for it and the others go on.
+    fn give_up(&mut self, now: Mono) -> bool {
+        let mut any = false;
+        for call in self.calls.iter_mut().filter(|c| !c.hung && c.until <= now) {
+            (call.hung, any) = (true, true);
+            let dropped = call.abort.is_some();
+            let what = match call.abort.take() {
+                Some(abort) => {
+                    abort();
+                    "the call is dropped, and they are tried again"
+                }
+                None => {
+                    self.caller.leave();
+                    "it cannot be ended: their keys wait for it, other keys go on; restart the process to end it"
+                }
+            };
+            self.relay.state.lock().calls.iter_mut().filter(|c| c.id == call.id).for_each(|c| {
+                (c.hung, c.dropped) = (true, dropped);
+            });
+            self.core.shared.report.warn(&format!(
+                "the publisher of {:?} has not answered for {:?} ({} messages, the first is {:?}): {what}",
+                self.relay.topic,
+                self.relay.policy.attempt_timeout,
+                call.places.len(),
+                call.first,
+            ));
         }
+        any
     }
 
     /// Makes durable what the tries came to, then goes on.
@@ -276,6 +348,9 @@ struct Scan<'a> {
     relay: &'a Relay,
     now: Now,
     waits: &'a HashMap<(String, u64), (Wall, Mono)>,
+    /// Whose keys wait, because a call holds messages of theirs.
+    calls: &'a [Call],
+    suspects: Suspects,
     seen: HashMap<(String, u64), (Wall, Mono)>,
     picked: Vec<Picked>,
     bytes: usize,
@@ -304,6 +379,9 @@ impl Scan<'_> {
     /// The messages of one key that may go out, in order; `false` if the batch is full.
     fn line(&mut self, v: &View<'_>, key: &str) -> Result<bool, StoreError> {
         let (topic, policy) = (&self.relay.topic, &self.relay.policy);
+        if self.calls.iter().any(|c| c.places.iter().any(|p| p.key == key)) {
+            return Ok(true);
+        }
         let mut behind = 0;
         loop {
             let page = v.line(topic, key, behind, policy.batch)?;
@@ -332,6 +410,11 @@ impl Scan<'_> {
                         Err(e) => return Err(e),
                     },
                 };
+                // With what an earlier process died goes out alone: the next death knows its culprit.
+                let alone = what.is_ok() && self.suspects.contains_key(&number);
+                if alone && !self.picked.is_empty() {
+                    return Ok(false);
+                }
                 let size = what.as_ref().map_or(0, |m| m.body.len());
                 if !self.picked.is_empty() && self.bytes.saturating_add(size) > BATCH_BYTES {
                     return Ok(false);
@@ -339,6 +422,9 @@ impl Scan<'_> {
                 self.bytes = self.bytes.saturating_add(size);
                 let stop = what.is_err();
                 self.picked.push(Picked { key: key.to_owned(), number, what });
+                if alone {
+                    return Ok(false);
+                }
                 if stop {
                     // Whether the others wait behind it is known when that is written.
                     return Ok(true);
@@ -371,20 +457,4 @@ impl Scan<'_> {
 
 fn unreadable(e: &StoreError) -> Given {
     Given::Failed(Failure { class: Class::Permanent, text: e.to_string(), retry_after: None })
-}
-
-fn panicked(text: String) -> String {
-    format!("the publisher panicked: {text}")
-}
-
-fn failure(class: Class, text: String, limit: usize) -> Failure {
-    Failure { class, text: cut(text, limit), retry_after: None }
-}
-
-/// A publisher's answer, in the rules' words: nothing it says means that the message cannot have arrived.
-fn given(outcome: Outcome<()>, limit: usize) -> Given {
-    match outcome {
-        Ok(()) => Given::Taken,
-        Err(fail) => Given::Failed(fail.delivery_failure(limit)),
-    }
 }

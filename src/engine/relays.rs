@@ -8,7 +8,9 @@ use crate::handler::fail::Outcome;
 use crate::handler::publish::Publisher;
 use crate::model::outbox::{Message, Topic};
 use crate::model::time::Mono;
+use crate::rules::outbox::Suspects;
 use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 
 /// How a topic's messages are handed over.
 pub(crate) enum Deliver {
@@ -26,7 +28,9 @@ pub(crate) struct Relays(pub(super) Vec<Relay>);
 pub(crate) struct Relay {
     pub(super) topic: String,
     pub(super) policy: Topic,
-    pub(super) deliver: Deliver,
+    pub(super) deliver: Arc<Deliver>,
+    /// Messages with which an earlier process died: they go out alone until they have come back alive.
+    pub(super) suspects: Mutex<Suspects>,
     pub(super) state: Mutex<State>,
     pub(super) woken: Condvar,
 }
@@ -36,10 +40,16 @@ pub(crate) struct Relay {
 pub(crate) struct State {
     /// Somebody has something for it.
     pub(super) wanted: bool,
-    /// It looks, delivers or marks.
+    /// The timer has come to an instant that it asked for.
+    pub(super) rung: bool,
+    /// It looks or marks.
     pub(super) working: bool,
-    /// It delivers or marks: a shutdown waits for that.
-    pub(super) calling: bool,
+    /// It writes what calls came to: a shutdown waits for that.
+    pub(super) marking: bool,
+    /// Calls of the publisher that have not been answered.
+    pub(super) calls: Vec<InCall>,
+    /// What calls came to, by their number.
+    pub(super) answers: Vec<(u64, Answered)>,
     pub(super) stopping: bool,
     /// The timer will wake it at this instant.
     pub(super) armed: Option<Mono>,
@@ -47,12 +57,36 @@ pub(crate) struct State {
     pub(super) looks: u64,
 }
 
+/// What a publisher said, or why it said nothing.
+pub(crate) type Answered = Result<Vec<Outcome<()>>, String>;
+
+/// A call of the publisher that runs.
+#[derive(Clone, Debug)]
+pub(crate) struct InCall {
+    pub(super) id: u64,
+    /// The messages it was given.
+    pub(crate) numbers: Vec<u64>,
+    pub(crate) since: Mono,
+    /// It has taken longer than the topic allows; what it holds is not given to anybody else.
+    pub(crate) hung: bool,
+    /// It is being dropped: its answer comes in a moment.
+    pub(super) dropped: bool,
+}
+
 impl Relays {
     pub(crate) fn new(topics: Vec<(String, Topic, Deliver)>) -> Self {
         let relay = |(topic, policy, deliver)| {
             // At first everything is looked at that an earlier process left.
             let state = State { wanted: true, ..State::default() };
-            Relay { topic, policy, deliver, state: Mutex::new(state), woken: Condvar::new() }
+            let deliver = Arc::new(deliver);
+            Relay {
+                topic,
+                policy,
+                deliver,
+                suspects: Mutex::default(),
+                state: Mutex::new(state),
+                woken: Condvar::new(),
+            }
         };
         Self(topics.into_iter().map(relay).collect())
     }
@@ -73,9 +107,32 @@ impl Relays {
     /// The timer has come to an instant that the relay asked for.
     pub(crate) fn ring(&self, nth: usize) {
         if let Some(relay) = self.0.get(nth) {
-            relay.state.lock().armed = None;
-            relay.wake();
+            {
+                let mut state = relay.state.lock();
+                state.armed = None;
+                state.rung = true;
+            }
+            relay.woken.notify_all();
         }
+    }
+    /// A call of the publisher has come to something.
+    pub(super) fn answer(&self, nth: usize, call: u64, told: Answered) {
+        if let Some(relay) = self.0.get(nth) {
+            relay.state.lock().answers.push((call, told));
+            relay.woken.notify_all();
+        }
+    }
+    /// The calls of a topic's publisher that run.
+    pub(crate) fn calls(&self, topic: &str) -> Vec<InCall> {
+        self.0.iter().filter(|r| r.topic == topic).flat_map(|r| r.state.lock().calls.clone()).collect()
+    }
+    /// The suspects of a topic.
+    pub(super) fn suspects(&self, topic: &str) -> Suspects {
+        self.0.iter().find(|r| r.topic == topic).map(|r| r.suspects.lock().clone()).unwrap_or_default()
+    }
+    /// What an earlier process died with is a suspect from now on.
+    pub(crate) fn suspect(&self, topic: &str, suspects: &Suspects) {
+        self.0.iter().filter(|r| r.topic == topic).for_each(|r| *r.suspects.lock() = suspects.clone());
     }
     pub(crate) fn wake_all(&self) {
         self.0.iter().for_each(Relay::wake);
@@ -84,12 +141,17 @@ impl Relays {
     pub(crate) fn busy(&self) -> bool {
         self.0.iter().any(|r| {
             let state = r.state.lock();
-            !state.stopping && (state.wanted || state.working)
+            let calls = state.calls.iter().any(|c| !c.hung || c.dropped);
+            !state.stopping && (state.wanted || state.rung || state.working || calls || !state.answers.is_empty())
         })
     }
     /// How many have handed messages over and not marked them yet.
     pub(crate) fn calling(&self) -> usize {
-        self.0.iter().filter(|r| r.state.lock().calling).count()
+        let calling = |r: &&Relay| {
+            let state = r.state.lock();
+            state.marking || !state.calls.is_empty()
+        };
+        self.0.iter().filter(calling).count()
     }
     /// Nothing more is taken; what was handed over is still marked.
     pub(crate) fn stop(&self) {

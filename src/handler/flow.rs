@@ -274,6 +274,7 @@ pub(crate) fn commit(a: &Arc<Attempt>, name: Option<&str>, code: AppCode) -> Res
         name: name.map(str::to_owned),
         code,
         output: a.output(),
+        trace: a.shared.trace.now(|text| a.shared.report.warn(text)),
         answer: tell,
         done: None,
         pending: a.pending(),

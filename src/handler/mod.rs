@@ -20,6 +20,7 @@ pub(crate) mod outbox;
 pub(crate) mod publish;
 pub(crate) mod reply;
 pub(crate) mod shared;
+pub(crate) mod trace;
 pub(crate) mod transact;
 pub(crate) mod trust;
 pub(crate) mod tx;

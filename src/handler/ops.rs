@@ -185,12 +185,13 @@ pub(crate) fn run_app(
     shared: &Arc<Shared>,
     name: &str,
     from: &str,
+    trace: Option<&str>,
     code: &dyn Fn(&mut Tx<'_>) -> Result<Vec<u8>, Fail>,
 ) -> Result<AppDone, StoreError> {
     let _inside = InsideTransaction::enter();
     let _held = shared.watchdog.hold(name);
     let run = tx.app(name, &mut |app| {
-        let mut t = Tx::new(app, shared.clone(), from);
+        let mut t = Tx::new(app, shared.clone(), from, trace.map(str::to_owned));
         let value = code(&mut t);
         (value, t.into_parts())
     });
@@ -214,6 +215,8 @@ pub(crate) struct CommitOp {
     pub(crate) name: Option<String>,
     pub(crate) code: AppCode,
     pub(crate) output: Option<Vec<u8>>,
+    /// The trace that the handler is in.
+    pub(crate) trace: Option<String>,
     pub(crate) answer: Answer<Told<Committed>>,
     pub(crate) done: Option<Done>,
     pub(crate) pending: Pending,
@@ -257,18 +260,19 @@ impl CommitOp {
             Some(name) => format!("commit {name:?} of {}/{}", a.stored_kind, a.row.key),
             None => format!("finish of {}/{}", a.stored_kind, a.row.key),
         };
-        let (value, mut did) = match run_app(tx, &a.shared, &holder, &a.stored_kind, &*self.code)? {
-            AppDone::Ok { value, did } => (value, did),
-            AppDone::Fail(f) => {
-                return Ok(nothing(Ok(Committed::Fail(f))));
-            }
-            AppDone::Panicked(text) => return Ok(fail(format!("the transaction closure panicked: {text}"))),
-            AppDone::Leaked(table) => {
-                return Ok(fail(format!(
-                    "the transaction closure left the table {table:?} open: drop it before it returns"
-                )));
-            }
-        };
+        let (value, mut did) =
+            match run_app(tx, &a.shared, &holder, &a.stored_kind, self.trace.as_deref(), &*self.code)? {
+                AppDone::Ok { value, did } => (value, did),
+                AppDone::Fail(f) => {
+                    return Ok(nothing(Ok(Committed::Fail(f))));
+                }
+                AppDone::Panicked(text) => return Ok(fail(format!("the transaction closure panicked: {text}"))),
+                AppDone::Leaked(table) => {
+                    return Ok(fail(format!(
+                        "the transaction closure left the table {table:?} open: drop it before it returns"
+                    )));
+                }
+            };
         if value.len() > a.shared.limits.payload {
             tx.fail_app();
             return Ok(fail(format!(

@@ -3,6 +3,7 @@
 //! It is there with everything else that the transaction wrote, or not at all; delivered only after the commit. Called by `tx`.
 
 use super::shared::Shared;
+use super::trace::TRACE_PARENT;
 use crate::error::Error;
 use crate::model::outbox::{Message, News, OutboxRow, Outboxed, TopicNews};
 use crate::rules::outbox;
@@ -54,6 +55,14 @@ impl Outgoing {
         self
     }
 
+    /// In this trace, unless the sender has said in which one.
+    pub(super) fn traced(self, trace: Option<&str>) -> Self {
+        let said = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(TRACE_PARENT));
+        match trace {
+            Some(trace) if !said => self.header(TRACE_PARENT, trace),
+            Some(_) | None => self,
+        }
+    }
     fn into_message(self, from: &str, shared: &Shared) -> Result<Message, Error> {
         let limits = &shared.limits;
         let Self { topic, id, key, kind, body, headers } = self;

@@ -3,6 +3,7 @@
 use super::calls::Calls;
 use super::effect::BoxFuture;
 use super::kinds::Kinds;
+use super::trace::TraceParent;
 use super::trust::Trust;
 use crate::clock::Clock;
 use crate::error::Error;
@@ -127,6 +128,8 @@ pub(crate) struct Line {
 pub(crate) trait Bridge: Send + Sync {
     /// Runs a future to its end, whatever becomes of the caller.
     fn spawn(&self, f: BoxFuture<()>);
+    /// The same; what is returned drops the future where it waits.
+    fn spawn_abortable(&self, f: BoxFuture<()>) -> Box<dyn FnOnce() + Send>;
     /// Runs a blocking closure on a thread for such.
     fn spawn_blocking(&self, f: Box<dyn FnOnce() + Send>);
 }
@@ -192,6 +195,7 @@ pub(crate) struct Shared {
     pub(crate) bridge: Option<Arc<dyn Bridge>>,
     pub(crate) watchdog: Arc<dyn Watchdog>,
     pub(crate) pauses: RwLock<Pauses>,
+    pub(crate) trace: TraceParent,
     pub(crate) names: RwLock<HashMap<KindId, Arc<str>>>,
     pub(crate) phase: AtomicU8,
     pub(crate) pid: u32,

@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) struct TransactOp<T, E, F> {
     shared: Arc<Shared>,
     code: F,
+    /// The trace that the caller is in.
+    trace: Option<String>,
     answer: Answer<Result<T, E>>,
     done: Option<Result<T, E>>,
     did: Did,
@@ -27,7 +29,8 @@ where
 {
     pub(crate) fn prepare(shared: Arc<Shared>, code: F) -> (Box<dyn Op>, Reply<Result<T, E>>) {
         let (tell, reply) = answer();
-        let op = Self { shared, code, answer: tell, done: None, did: Did::default() };
+        let trace = shared.trace.now(|text| shared.report.warn(text));
+        let op = Self { shared, code, trace, answer: tell, done: None, did: Did::default() };
         (Box::new(op), reply)
     }
 }
@@ -52,7 +55,7 @@ where
                 Err(Fail::new("the closure failed"))
             }
         };
-        let run = run_app(tx, &self.shared, "transact", "", &call)?;
+        let run = run_app(tx, &self.shared, "transact", "", self.trace.as_deref(), &call)?;
         self.done = match run {
             AppDone::Ok { did, .. } => {
                 self.did = did;

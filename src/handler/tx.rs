@@ -24,13 +24,15 @@ pub struct Tx<'t> {
     suppressed: Vec<&'static str>,
     /// The kind of the job whose handler this is; empty outside of one.
     from: String,
+    /// The trace that whoever handed this transaction in is in.
+    trace: Option<String>,
     outbox: Vec<TopicNews>,
 }
 
 impl<'t> Tx<'t> {
-    pub(crate) fn new(app: AppWrite<'t>, shared: Arc<Shared>, from: &str) -> Self {
+    pub(crate) fn new(app: AppWrite<'t>, shared: Arc<Shared>, from: &str, trace: Option<String>) -> Self {
         let from = from.to_owned();
-        Self { app, shared, changes: Vec::new(), suppressed: Vec::new(), from, outbox: Vec::new() }
+        Self { app, shared, changes: Vec::new(), suppressed: Vec::new(), from, trace, outbox: Vec::new() }
     }
     pub(crate) fn into_parts(self) -> Did {
         Did { changes: self.changes, suppressed: self.suppressed, outbox: self.outbox }
@@ -100,6 +102,7 @@ impl<'t> Tx<'t> {
     /// # Errors
     /// As there.
     pub fn send(&mut self, message: Outgoing) -> Result<Outboxed, Error> {
+        let message = message.traced(self.trace.as_deref());
         let (answer, news) = outbox::send(self.app.own(), message, &self.from, &self.shared)?;
         self.outbox.push(news);
         Ok(answer)

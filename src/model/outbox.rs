@@ -90,6 +90,7 @@ pub struct Topic {
     pub(crate) deadline: Option<Duration>,
     pub(crate) on_stuck: OnStuck,
     pub(crate) batch: usize,
+    pub(crate) attempt_timeout: Duration,
     pub(crate) keep: Keep,
     pub(crate) remember: Keep,
 }
@@ -103,6 +104,7 @@ impl Default for Topic {
             deadline: None,
             on_stuck: OnStuck::Block,
             batch: 64,
+            attempt_timeout: Duration::from_secs(15 * 60),
             keep: Keep::For(7 * DAY),
             remember: Keep::For(90 * DAY),
         }
@@ -133,6 +135,12 @@ impl Topic {
     /// Messages handed to the publisher at a time (default 64). After a death so many may arrive twice.
     pub fn batch(mut self, n: usize) -> Self {
         self.batch = n.max(1);
+        self
+    }
+    /// How long one call of the publisher may take, a whole batch included (default 15 min). After that an async call is dropped and
+    /// tried again; a blocking one cannot be ended: it is named in a warning, its keys wait for it, other keys go on.
+    pub fn attempt_timeout(mut self, d: Duration) -> Self {
+        self.attempt_timeout = d;
         self
     }
     /// How long a delivered message can still be looked at and sent again (default 7 days).

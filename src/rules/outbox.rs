@@ -4,13 +4,17 @@
 //! says so, and that a message which cannot go forward waits for a person instead of vanishing. Called by the relay's operations.
 
 use super::Refusal;
+use super::recover::MAX_DEATHS_BESIDE_OTHERS;
 use super::retry::{MAX_RETRY_AFTER_MS, backoff_ms};
 use crate::model::attempt::{Class, Failure};
+use crate::model::id::JobId;
 use crate::model::letter::Why;
 use crate::model::outbox::{Act, Delivery, Ended, Ending, Message, OnStuck, Outboxed, Remembered, Standing, Topic};
 use crate::model::policy::Keep;
 use crate::model::time::{Wall, millis};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 
 /// Rounds in a row that delivered nothing before the whole topic is given a rest: a broker that is away must not be asked once for
 /// each of ten thousand keys.
@@ -157,6 +161,45 @@ pub fn resend(remembered: &Remembered, row_is_kept: bool, now: Wall) -> Result<D
     Ok(Delivery { aside: true, ..Delivery::new(now) })
 }
 
+/// Deaths of the process while a message was being handed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deaths {
+    /// Nothing else was at work.
+    pub alone: u32,
+    /// Handlers, or other messages, were at work beside it.
+    pub beside: u32,
+}
+
+/// Messages with which the process died and which have not come back alive since, by number.
+pub type Suspects = BTreeMap<u64, Deaths>;
+
+/// What the sidecar calls the messages of a topic: no job has such a number.
+pub fn tag(topic: &str) -> JobId {
+    let hash = Sha256::digest(topic.as_bytes());
+    JobId(hash.iter().take(8).fold(0, |n, byte| n << 8 | u64::from(*byte)) | 1 << 63)
+}
+
+/// The process died while this message was being handed over. Two deaths with nothing else at work, or so many in company, and it
+/// waits for a person: the next process would die of it, too. A death alone is a failed try, like an attempt of a job; nothing is
+/// gained by waiting, so it goes out again at once.
+pub fn died(delivery: &Delivery, deaths: &mut Deaths, alone: bool, topic: &Topic, now: Wall) -> Next {
+    let mut next = delivery.clone();
+    let count = if alone { &mut deaths.alone } else { &mut deaths.beside };
+    *count = count.saturating_add(1);
+    let beside = if alone { "" } else { " (others were at work, too)" };
+    next.error = Some(format!("the process died while it was being published{beside}"));
+    if alone {
+        next.failures = next.failures.saturating_add(1);
+    }
+    if deaths.alone >= 2 || deaths.beside >= MAX_DEATHS_BESIDE_OTHERS {
+        return dead(next, Why::ProcessDied, topic, now);
+    }
+    if alone && topic.retries.is_some_and(|n| next.failures > n) {
+        return dead(next, Why::TriesUsedUp, topic, now);
+    }
+    Next::Again(next)
+}
+
 fn past_deadline(delivery: &Delivery, topic: &Topic, at: Wall) -> bool {
     topic.deadline.is_some_and(|d| at > delivery.since.after(d))
 }
@@ -286,6 +329,26 @@ mod tests {
         assert_eq!(look(&d, &Topic::default(), NOW), Look::Dead(false));
         assert!(retry(&Delivery::new(NOW), NOW).is_err() && discard(&Delivery::new(NOW), &steps(), NOW).is_err());
         assert_eq!(discard(&stuck(true), &steps(), NOW).unwrap().how, Ending::Discarded);
+    }
+
+    /// The process dies with a message in its hands: twice alone, or ten times in company, and a person is asked; only a death alone
+    /// counts as a failed try, and nobody waits for the next one.
+    #[test]
+    fn deaths_end_in_a_question() {
+        let (topic, mut deaths) = (Topic::default(), Deaths::default());
+        let d = Delivery::new(NOW);
+        for n in 1..MAX_DEATHS_BESIDE_OTHERS {
+            assert_eq!(again(died(&d, &mut deaths, false, &topic, NOW)).failures, 0, "{n}");
+        }
+        assert_eq!(gave_up(died(&d, &mut deaths.clone(), false, &topic, NOW)).1, Why::ProcessDied);
+        let d = again(died(&d, &mut deaths, true, &topic, NOW));
+        assert_eq!((d.failures, look(&d, &topic, NOW)), (1, Look::Due));
+        assert_eq!(gave_up(died(&d, &mut deaths, true, &topic, NOW)).1, Why::ProcessDied);
+        // A topic that allows no second try.
+        let strict = Topic::default().retries(0);
+        let first = died(&Delivery::new(NOW), &mut Deaths::default(), true, &strict, NOW);
+        assert_eq!(gave_up(first).1, Why::TriesUsedUp);
+        assert!(tag("a") != tag("b") && tag("a").0 >> 63 == 1);
     }
 
     /// Only what was delivered, and is still kept, can be sent again.

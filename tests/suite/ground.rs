@@ -352,6 +352,10 @@ impl Heard {
     pub(crate) fn has(&self, parts: &[&str]) -> bool {
         self.find(parts).is_some()
     }
+    /// How many events with all these parts were raised.
+    pub(crate) fn count(&self, parts: &[&str]) -> usize {
+        self.0.0.lock().unwrap().iter().filter(|text| parts.iter().all(|p| text.contains(p))).count()
+    }
     /// Waits for an event with all these parts.
     #[track_caller]
     pub(crate) fn until(&self, parts: &[&str]) -> String {

@@ -11,11 +11,15 @@ mod effects;
 mod fenced;
 mod parent;
 mod poison;
+mod publisher;
 mod series;
 mod shop;
 #[cfg(unix)]
 mod stopped;
 mod undone;
+
+#[cfg(all(feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
+pub(crate) use {app::say, parent::Life};
 
 use series::Series;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,12 +4,14 @@
 mod broker;
 mod consumer;
 mod crashes;
+mod hangs;
 mod numbers;
 mod order;
 mod people;
 mod relay;
 mod setup;
 mod sweep;
+mod traced;
 
 use super::ground::{DAY, HOUR, MINUTE, PATIENCE, SECOND, kind};
 use broker::World;

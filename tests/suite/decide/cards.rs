@@ -12,6 +12,10 @@ mod hello;
 #[allow(dead_code, unfulfilled_lint_expectations, reason = "only what is registered is looked at")]
 #[path = "../../../examples/notify.rs"]
 mod notify;
+// The demo itself needs a broker's client; its kinds do not.
+#[allow(dead_code, reason = "only what is registered is looked at")]
+#[path = "../../../examples/outgrow/kinds.rs"]
+mod outgrow;
 #[allow(dead_code, unfulfilled_lint_expectations, reason = "only what is registered is looked at")]
 #[path = "../../../examples/shop/main.rs"]
 mod the_shop;
@@ -28,6 +32,7 @@ fn examples() -> Vec<(&'static str, SafetyCards)> {
     vec![
         ("hello", hello::registered(nowhere()).safety_cards().unwrap()),
         ("notify", notify::registered(nowhere()).safety_cards().unwrap()),
+        ("outgrow", outgrow::registered(nowhere()).safety_cards().unwrap()),
         ("shop", the_shop::registered(nowhere()).safety_cards().unwrap()),
         ("unemployment", unemployment::registered(nowhere()).safety_cards().unwrap()),
     ]

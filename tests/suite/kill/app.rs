@@ -66,7 +66,7 @@ pub(super) fn at(point: &'static str) {
 
 /// One line for the parent; it is in the pipe when this returns, whatever becomes of this process. The parent itself has nobody to
 /// tell.
-pub(super) fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     if !is_child() {
         return;
     }

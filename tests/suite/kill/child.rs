@@ -33,6 +33,11 @@ pub(super) fn main() {
             super::shop::child(Path::new(dir), number(first) as u64, number(count) as u64);
         }
         ["poison", dir] => poison::child(&PathBuf::from(dir)),
+        ["poison-publisher", dir] => super::publisher::child(Path::new(dir)),
+        #[cfg(all(feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
+        ["sender", dir, broker, address, topic, stop] => {
+            crate::publishers::sender::child(Path::new(dir), broker, address, topic, stop == "stop");
+        }
         #[cfg(unix)]
         ["stopped", dir, count] => super::stopped::child(Path::new(dir), number(count) as u64),
         _ => panic!("not a child: {told:?}"),

@@ -18,15 +18,15 @@ pub(super) struct Aim {
 }
 
 /// A child and what it says.
-pub(super) struct Life {
-    pub(super) child: Child,
+pub(crate) struct Life {
+    pub(crate) child: Child,
     lines: Receiver<String>,
     said: Vec<String>,
 }
 
 impl Life {
     /// Starts this test binary as a child.
-    pub(super) fn start(what: &str) -> Self {
+    pub(crate) fn start(what: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("a test binary has a path"))
             .args(["--exact", "kill::child", "--nocapture", "--test-threads=1"])
             .env(CHILD, what)
@@ -48,7 +48,7 @@ impl Life {
         Self { child, lines, said: Vec::new() }
     }
     /// The next line; `None` when the child is over and everything it said was heard.
-    pub(super) fn hear(&mut self) -> Option<String> {
+    pub(crate) fn hear(&mut self) -> Option<String> {
         match self.within(PATIENCE) {
             Ok(line) => line,
             Err(()) => {
@@ -58,7 +58,7 @@ impl Life {
         }
     }
     /// The next line, if there is one in time: `Err` when there was none.
-    pub(super) fn within(&mut self, at_most: Duration) -> Result<Option<String>, ()> {
+    pub(crate) fn within(&mut self, at_most: Duration) -> Result<Option<String>, ()> {
         match self.lines.recv_timeout(at_most) {
             Ok(line) => {
                 self.said.push(line.clone());
@@ -82,15 +82,15 @@ impl Life {
         false
     }
     /// kill -9. What it said before is still in the pipe.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().expect("a child can be killed");
     }
     /// How it ended, after its last line; and all its lines.
-    pub(super) fn end(mut self) -> (std::process::ExitStatus, Vec<String>) {
+    pub(crate) fn end(mut self) -> (std::process::ExitStatus, Vec<String>) {
         while self.hear().is_some() {}
         (self.child.wait().expect("a child ends"), self.said)
     }
-    pub(super) fn last(&self) -> &[String] {
+    pub(crate) fn last(&self) -> &[String] {
         &self.said[self.said.len().saturating_sub(20)..]
     }
 }

@@ -11,16 +11,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-struct Request {
+pub(super) struct Request {
     line: String,
-    headers: HashMap<String, String>,
+    pub(super) headers: HashMap<String, String>,
     body: Vec<u8>,
 }
 
 /// What the receiver says: a status line with headers, or nothing (the connection ends).
 type Answer = Option<String>;
 
-struct Receiver {
+pub(super) struct Receiver {
     port: u16,
     got: Arc<Mutex<Vec<Request>>>,
 }
@@ -40,10 +40,10 @@ impl Receiver {
         });
         Self { port, got }
     }
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/hook?token=secret", self.port)
     }
-    fn got(&self) -> Vec<Request> {
+    pub(super) fn got(&self) -> Vec<Request> {
         self.got.lock().unwrap().clone()
     }
 }
@@ -80,7 +80,7 @@ fn serve(stream: TcpStream, kept: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request
     }
 }
 
-fn always(said: &'static str) -> Receiver {
+pub(super) fn always(said: &'static str) -> Receiver {
     Receiver::new(move |_, _| Some(said.to_owned()))
 }
 

@@ -11,6 +11,8 @@ mod mqtt;
 mod nats;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(all(feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
+pub(crate) mod sender;
 
 use onceward::{AsyncPublisher, Fail, Message, Outcome};
 use std::future::Future;

@@ -13,11 +13,17 @@ pub(super) async fn stream(address: &str, config: Config) -> Stream {
     jetstream::new(client).create_stream(config).await.unwrap()
 }
 
+/// A stream that is there.
+pub(super) async fn known(address: &str, name: &str) -> Stream {
+    let client = async_nats::connect(address).await.unwrap();
+    jetstream::new(client).get_stream(name).await.unwrap()
+}
+
 pub(super) async fn count(stream: &mut Stream) -> u64 {
     stream.info().await.unwrap().state.messages
 }
 
-fn plain(topic: &str) -> Config {
+pub(super) fn plain(topic: &str) -> Config {
     Config { name: topic.to_owned(), subjects: vec![topic.to_owned()], ..Config::default() }
 }
 
@@ -175,6 +181,41 @@ fn nats_refuses_for_good_what_it_can_never_take() {
         assert!(told.len() == 2 && told[0].is_ok(), "{told:?}");
         refused(&told[1], "message size");
         assert_eq!(count(&mut stream).await, 1);
+    });
+}
+
+/// Two keys in one batch, and an earlier message of each is not taken: whatever is on its way together, no later message of the same
+/// key is in the stream before it.
+#[test]
+fn nats_lets_nothing_overtake_within_a_key_when_an_earlier_one_fails() {
+    let Some(address) = server("ONCEWARD_NATS") else { return };
+    run(async {
+        let topic = unique("order");
+        let mut stream = stream(&address, Config { max_message_size: 1024, ..plain(&topic) }).await;
+        let nats = Nats::at(&address).unwrap();
+        let of = |key: &str, n: u32, size: usize| {
+            let mut message = Message::new(&topic, &format!("{key}{n}"), vec![b'1'; size]);
+            message.key = key.to_owned();
+            message
+        };
+        let mut tried = 0;
+        // The large one stands at each place of its key's three; the other key's three are between.
+        for large in 0..3 {
+            let sized = |n| if n == large { 2048 } else { 1 };
+            let batch: Vec<_> =
+                (0..3).flat_map(|n| [of(&format!("a{large}"), n, sized(n)), of(&format!("b{large}"), n, 1)]).collect();
+            let before = count(&mut stream).await;
+            let told = nats.publish_all(batch.clone()).await;
+            let failed = told.iter().position(Result::is_err).unwrap();
+            refused(&told[failed], "message size");
+            assert_eq!(failed, 2 * large as usize);
+            // Its own wave may have gone on with the other key; nothing behind it in its key was even sent.
+            let taken = told.iter().filter(|t| t.is_ok()).count() as u64;
+            assert_eq!(count(&mut stream).await, before + taken);
+            assert_eq!(told.len(), 2 * large as usize + 2);
+            tried += batch.len();
+        }
+        println!("nats: {tried} messages in 3 batches, nothing overtook");
     });
 }
 

@@ -1,8 +1,9 @@
 //! Messages as POST requests: `Idempotency-Key: <topic>/<id>`, the body as it is, the message's headers as headers.
 //!
 //! Taken is what the receiver answers with 2xx. A repeated request carries the same key, and the receiver dedupes by it, for as
-//! long as it says. "Again" are 408, 409, 425, 429, 5xx, redirects, timeouts and every connection error, not before the
-//! `Retry-After` of the answer; every other 4xx is refused for good. A signature follows the Standard Webhooks convention.
+//! long as it says. Refused for good is what judges the message: 400, 406, 411, 413 to 416, 422, 431, 451. Every other answer, a
+//! timeout and every connection error is "again", not before the `Retry-After` of the answer. A signature follows the Standard
+//! Webhooks convention.
 
 use super::http_answer::{self, Verdict};
 use super::http_signature::signature;
@@ -13,6 +14,7 @@ use crate::handler::publish::Publisher;
 use crate::model::outbox::Message;
 use std::io::Read;
 use std::time::Duration;
+use ureq::http::header::CONTENT_TYPE;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 
 /// POSTs each message to one URL.
@@ -66,7 +68,8 @@ impl Http {
         self.timeout = timeout;
         self
     }
-    /// A header on every request, e.g. `Authorization`.
+    /// A header on every request, e.g. `Authorization`. A message may not bring its own of the same name, but for `Content-Type`: the
+    /// message's wins.
     ///
     /// # Errors
     /// HTTP does not allow the name or the value, or the name is one that this publisher sets.
@@ -100,9 +103,15 @@ impl Http {
         let mut own = Vec::with_capacity(message.headers.len() + 8);
         for (name, value) in &message.headers {
             reserved(name, &OURS)?;
-            own.push(header(name, value)?);
+            let (name, value) = header(name, value)?;
+            if name != CONTENT_TYPE && self.headers.iter().any(|(ours, _)| *ours == name) {
+                return Err(never(format!("the header {name:?} is the webhook's to set: give it another name")));
+            }
+            own.push((name, value));
         }
-        if !own.iter().chain(&self.headers).any(|(name, _)| name == "content-type") {
+        let typed = own.iter().any(|(name, _)| name == CONTENT_TYPE);
+        own.extend(self.headers.iter().filter(|(name, _)| !typed || name != CONTENT_TYPE).cloned());
+        if !own.iter().any(|(name, _)| name == CONTENT_TYPE) {
             own.push(header("content-type", "application/json")?);
         }
         for (name, value) in card(message) {
@@ -132,7 +141,7 @@ impl Publisher for Http {
             .max_redirects(0)
             .timeout_global(Some(self.timeout))
             .build();
-        for (name, value) in own.iter().chain(&self.headers) {
+        for (name, value) in &own {
             request = request.header(name, value);
         }
         let mut answer =

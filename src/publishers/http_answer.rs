@@ -10,14 +10,14 @@ pub(super) enum Verdict {
     Never,
 }
 
-/// By status. 409 is "the same key is still being worked on" where the receiver follows the idempotency-key draft, and "it is
-/// here already" where it does not: the app says which.
+/// By status. "Never" is said only where the answer judges this message: what is wrong with an address, a login or the receiver's
+/// setup can be mended while the message waits. 409 is "the same key is still being worked on" where the receiver follows the
+/// idempotency-key draft, and "it is here already" where it does not: the app says which.
 pub(super) fn verdict(status: u16, conflict_means_there: bool) -> Verdict {
     match status {
         200..=299 => Verdict::Taken,
         409 if conflict_means_there => Verdict::Taken,
-        408 | 409 | 425 | 429 => Verdict::Again,
-        400..=499 => Verdict::Never,
+        400 | 406 | 411 | 413..=416 | 422 | 431 | 451 => Verdict::Never,
         _ => Verdict::Again,
     }
 }
@@ -64,7 +64,9 @@ mod tests {
         for (statuses, verdict_of) in [
             (&[200, 201, 202, 204, 299][..], Verdict::Taken),
             (&[301, 302, 307, 308, 408, 409, 425, 429, 500, 501, 502, 503, 504, 599], Verdict::Again),
-            (&[400, 401, 403, 404, 405, 410, 413, 415, 422, 451, 499], Verdict::Never),
+            // A token that ran out, a wrong path: one of them must not make dead letters of a whole topic.
+            (&[401, 402, 403, 404, 405, 407, 410, 418, 421, 423, 424, 426, 428, 499], Verdict::Again),
+            (&[400, 406, 411, 413, 414, 415, 416, 422, 431, 451], Verdict::Never),
         ] {
             for status in statuses {
                 assert_eq!(verdict(*status, false), verdict_of, "{status}");

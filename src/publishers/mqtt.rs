@@ -2,8 +2,8 @@
 //! broker has acknowledged (PubAck).
 //!
 //! MQTT has no memory of ids: a message arrives at least once, and the receiver dedupes by `onceward-topic` and `onceward-id`.
-//! Refused for good: a topic or a header MQTT does not allow, a packet too large for the broker, a PubAck that says not
-//! authorised, bad topic name or bad payload. An acknowledgement without subscribers counts as taken.
+//! Refused for good: a topic or a header MQTT does not allow, a packet too large for the broker, a PubAck that says bad topic name or
+//! bad payload. "Not authorised" is "again": the broker's rules can be mended. An acknowledgement without subscribers is taken.
 
 use super::{PATIENCE, again, card, never, reserved};
 use crate::handler::fail::{Fail, Outcome};
@@ -66,7 +66,12 @@ impl Mqtt {
         self
     }
 
+    /// One message, within one patience: a second session is part of it.
     async fn publish(&self, held: &mut Option<Live>, message: &Message) -> Outcome<()> {
+        let silent = |_| Err(again(format!("no acknowledgement from the MQTT broker within {:?}", self.patience)));
+        timeout(self.patience, self.acknowledge(held, message)).await.unwrap_or_else(silent)
+    }
+    async fn acknowledge(&self, held: &mut Option<Live>, message: &Message) -> Outcome<()> {
         let properties = properties(message)?;
         // A session that lay idle may have ended long ago, and only trying tells: then once more on a new one.
         let mut fresh = held.is_none();
@@ -77,22 +82,17 @@ impl Mqtt {
                 Live { client, events }
             });
             let sent = live.send(message, properties.clone());
-            let silent = || again(format!("no acknowledgement from the MQTT broker within {:?}", self.patience));
-            let trouble = match timeout(self.patience, sent).await {
-                Ok(Ok(())) => {
+            match sent.await {
+                Ok(()) => {
                     *held = Some(live);
                     return Ok(());
                 }
-                Ok(Err(trouble)) => trouble,
-                Err(_) => return Err(silent()),
-            };
-            match trouble {
-                Trouble::Said(fail) => {
+                Err(Trouble::Said(fail)) => {
                     *held = Some(live);
                     return Err(fail);
                 }
-                Trouble::Lost(_) if !fresh => fresh = true,
-                Trouble::Lost(fail) | Trouble::Ended(fail) => return Err(fail),
+                Err(Trouble::Lost(_)) if !fresh => fresh = true,
+                Err(Trouble::Lost(fail) | Trouble::Ended(fail)) => return Err(fail),
             }
         }
     }
@@ -139,10 +139,9 @@ fn acknowledged(ack: &PubAck) -> Outcome<()> {
     let text = || format!("the MQTT broker answers {:?} {said}", ack.reason);
     match ack.reason {
         PubAckReason::Success | PubAckReason::NoMatchingSubscribers => Ok(()),
-        PubAckReason::NotAuthorized | PubAckReason::TopicNameInvalid | PubAckReason::PayloadFormatInvalid => {
-            Err(never(text()))
-        }
-        PubAckReason::UnspecifiedError
+        PubAckReason::TopicNameInvalid | PubAckReason::PayloadFormatInvalid => Err(never(text())),
+        PubAckReason::NotAuthorized
+        | PubAckReason::UnspecifiedError
         | PubAckReason::ImplementationSpecificError
         | PubAckReason::PacketIdentifierInUse
         | PubAckReason::QuotaExceeded => Err(again(text())),

@@ -125,7 +125,7 @@ impl Nats {
             looked: Mutex::default(),
         }
     }
-    /// How long to wait for a connection and for an acknowledgement, 15 s unless set.
+    /// How long to wait for a connection, and for sending a batch and its acknowledgements, 15 s unless set.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.patience = timeout;
         self
@@ -229,18 +229,24 @@ impl Nats {
     async fn send(&self, context: &Context, message: &Message) -> Outcome<jetstream::context::PublishAckFuture> {
         let subject = self.subject(message)?;
         let headers = headers(message)?;
-        self.look(context, message, &subject).await;
         let publish = PublishMessage::build().headers(headers).payload(message.body.clone().into());
         context.send_publish(subject.clone(), publish).await.map_err(|e| failed(&e, &subject))
     }
-    /// Sends all of them, then waits for every acknowledgement, no longer than one patience in all.
+    /// Sends all of them, then waits for every acknowledgement, no longer than one patience in all. What was not sent by then is
+    /// left out.
     async fn publish_wave(&self, context: &Context, messages: &[Message]) -> Vec<Outcome<()>> {
-        let mut sent = Vec::with_capacity(messages.len());
         for message in messages {
-            sent.push(self.send(context, message).await);
+            if let Ok(subject) = self.subject(message) {
+                self.look(context, message, &subject).await;
+            }
         }
-        let mut told = Vec::with_capacity(messages.len());
+        let (mut begun, mut told) = (0, Vec::with_capacity(messages.len()));
         let acknowledged = async {
+            let mut sent = Vec::with_capacity(messages.len());
+            for message in messages {
+                begun += 1;
+                sent.push(self.send(context, message).await);
+            }
             for (ack, message) in sent.into_iter().zip(messages) {
                 told.push(match ack {
                     Ok(ack) => ack.await.map(drop).or_else(|e| self.settle(&e, message)),
@@ -248,9 +254,9 @@ impl Nats {
                 });
             }
         };
-        // Only a late acknowledgement can end it; whoever has none is told below.
+        // A connection that takes nothing more ends it, or a late acknowledgement; whoever has none is told below.
         drop(timeout(self.patience, acknowledged).await);
-        told.resize_with(messages.len(), || Err(silent(self.patience)));
+        told.resize_with(begun, || Err(silent(self.patience)));
         told
     }
     fn settle(&self, e: &PublishError, message: &Message) -> Outcome<()> {

@@ -2,9 +2,9 @@
 //! statement, so it is there or it is not.
 //!
 //! The primary key keeps a second copy out for as long as the row is there: whoever prunes the table decides how long that is.
-//! Refused for good: what the database says about the values (classes 22 and 23: not JSON, a zero character, a check of the
-//! table) and rows too large for the index. Everything else is "again", a missing table too; after a lost connection the next
-//! call connects anew.
+//! Refused for good: what the database says about the values (class 22: not JSON, a zero character; 23514: a named check of the
+//! table) and rows too large for the index. Everything else is "again": what is wrong with the table (missing, a column or a key
+//! too many, no partition) can be mended while messages wait. After a lost connection the next call connects anew.
 
 use super::{PATIENCE, Unusable, again, chain, never};
 use crate::handler::fail::{Fail, Outcome};
@@ -24,6 +24,9 @@ use tokio_postgres::{Client, Config, NoTls};
 /// The table that messages go to. Under another name it works as well; more columns need defaults.
 ///
 /// `body` and `headers` are the text as it was sent (`json` keeps it, `jsonb` would not); `body->>'order'` works all the same.
+///
+/// A consumer claims rows (`FOR UPDATE SKIP LOCKED`, or a column that says what is done). It must not remember the last `seq` and
+/// ask for greater ones: two transactions that write at the same time may commit in the other order, and a row would be skipped.
 pub const INBOX_DDL: &str = "\
 CREATE TABLE IF NOT EXISTS inbox (
     topic    text        NOT NULL,
@@ -248,9 +251,13 @@ fn judge(e: &tokio_postgres::Error) -> Trouble {
     };
     let code = said.code().code();
     match (&code[..2], code) {
-        // Data, constraints, a key that no index holds: about these values.
-        ("22" | "23", _) | (_, "54000") => Trouble::Said(never(format!("the database refuses the message: {text}"))),
-        (_, "42P01" | "42703" | "42P10") => Trouble::Said(again(format!(
+        // Data, a check that somebody wrote for it, a key that no index holds: about these values.
+        ("22", _) | (_, "54000") => Trouble::Said(never(format!("the database refuses the message: {text}"))),
+        (_, "23514") if said.constraint().is_some() => {
+            Trouble::Said(never(format!("the database refuses the message: {text}")))
+        }
+        // Constraints that an inbox has no reason to have, or a partition that nobody made: about the table.
+        ("23", _) | (_, "42P01" | "42703" | "42P10") => Trouble::Said(again(format!(
             "the inbox table is not what it has to be, see onceward::publishers::INBOX_DDL: {text}"
         ))),
         // Shutdown, administrator, too many connections: whatever comes next, not on this connection.

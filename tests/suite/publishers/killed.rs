@@ -105,7 +105,8 @@ fn a_server_killed_between_publish_and_acknowledgement_has_one() {
 
 const SHORT: Duration = Duration::from_secs(6);
 
-/// What happens to every broker: publish into silence, kill, try in vain, start, publish again.
+/// What happens to every broker: publish into silence, kill, try in vain, start, publish again. What is said of the cut and of the
+/// server that is away, at the end.
 async fn killed<F: Future<Output = Option<()>>>(
     own: &Own,
     name: &str,
@@ -113,6 +114,7 @@ async fn killed<F: Future<Output = Option<()>>>(
     publisher: &impl AsyncPublisher,
     topic: &str,
     arrived: impl FnMut() -> F,
+    [cut, away]: [&str; 2],
 ) {
     // Connected, and known to work.
     one(publisher, &message(topic, "before")).await.unwrap();
@@ -122,9 +124,9 @@ async fn killed<F: Future<Output = Option<()>>>(
         until("the server has it", arrived).await;
         own.tell("kill", name);
     });
-    again(&told, "");
+    again(&told, cut);
     proxy.mute(false);
-    again(&one(publisher, &second).await, "");
+    again(&one(publisher, &second).await, away);
     own.tell("again", name);
     until("delivered when it is back", || async { one(publisher, &second).await.ok() }).await;
 }
@@ -136,9 +138,15 @@ async fn nats_killed(own: &Own) {
     let stream = nats::stream(address, config).await;
     let proxy = Proxy::to(address.trim_start_matches("nats://"));
     let publisher = Nats::at(&format!("127.0.0.1:{}", proxy.port)).unwrap().timeout(SHORT);
-    killed(own, "nats", &proxy, &publisher, &topic, || async {
-        (stream.get_info().await.ok()?.state.messages == 2).then_some(())
-    })
+    killed(
+        own,
+        "nats",
+        &proxy,
+        &publisher,
+        &topic,
+        || async { (stream.get_info().await.ok()?.state.messages == 2).then_some(()) },
+        ["NATS", "NATS"],
+    )
     .await;
     let messages = until("the stream answers", || async { Some(stream.get_info().await.ok()?.state.messages) }).await;
     assert_eq!(messages, 2, "the second message is there once");
@@ -151,9 +159,15 @@ async fn postgres_killed(own: &Own) {
     let proxy = Proxy::to(server);
     let through = address.replace(server, &format!("127.0.0.1:{}", proxy.port));
     let publisher = Postgres::at(&through, &table).unwrap().timeout(SHORT);
-    killed(own, "postgres", &proxy, &publisher, "orders", || async {
-        (postgres::ids(&client, &table).await.len() == 2).then_some(())
-    })
+    killed(
+        own,
+        "postgres",
+        &proxy,
+        &publisher,
+        "orders",
+        || async { (postgres::ids(&client, &table).await.len() == 2).then_some(()) },
+        ["the database", "the database cannot be reached"],
+    )
     .await;
     let client = until("the database answers", || async { postgres::connect(address).await.ok() }).await;
     assert_eq!(postgres::ids(&client, &table).await, ["before", "second"]);
@@ -167,12 +181,20 @@ async fn mqtt_killed(own: &Own) {
     let publisher = Mqtt::at("127.0.0.1", proxy.port, &unique("pub")).timeout(SHORT);
     let mut seen = Vec::new();
     let (second, seen_ref) = (&first, std::sync::Mutex::new(&mut seen));
-    killed(own, "mqtt", &proxy, &publisher, &topic, || async {
-        let publish = second.lock().await.next().await;
-        let mut seen = seen_ref.lock().unwrap();
-        seen.push(mqtt::property(&publish, "onceward-id"));
-        (seen.len() == 2).then_some(())
-    })
+    killed(
+        own,
+        "mqtt",
+        &proxy,
+        &publisher,
+        &topic,
+        || async {
+            let publish = second.lock().await.next().await;
+            let mut seen = seen_ref.lock().unwrap();
+            seen.push(mqtt::property(&publish, "onceward-id"));
+            (seen.len() == 2).then_some(())
+        },
+        ["the connection to the MQTT broker failed", "the connection to the MQTT broker failed"],
+    )
     .await;
     assert_eq!(seen, ["before", "second"], "the first receiver had it before the broker died");
     // The broker remembers nothing: it comes again, with the same id, to whoever is there then.

@@ -1,10 +1,13 @@
 //! JetStream, against nats-server.
 
 use super::{again, message, one, refused, run, server, unique};
+use crate::ground::thread;
 use onceward::publishers::async_nats::jetstream::stream::{Config, DiscardPolicy, Stream};
 use onceward::publishers::async_nats::{self, jetstream};
 use onceward::publishers::{Nats, StreamWarning, dedupe_key};
 use onceward::{AsyncPublisher, Message};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -216,6 +219,50 @@ fn nats_lets_nothing_overtake_within_a_key_when_an_earlier_one_fails() {
             tried += batch.len();
         }
         println!("nats: {tried} messages in 3 batches, nothing overtook");
+    });
+}
+
+/// A server that says hello and then takes nothing more off its connection.
+fn deaf() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let info = r#"{"server_id":"x","server_name":"x","version":"2.10.0","go":"go","host":"127.0.0.1","port":1,"#;
+        let more = r#""headers":true,"max_payload":8388608,"proto":1,"jetstream":true}"#;
+        stream.write_all(format!("INFO {info}{more}\r\n").as_bytes()).unwrap();
+        let (mut seen, mut bytes) = (Vec::new(), [0; 1024]);
+        while !seen.windows(4).any(|w| w == b"PING") {
+            let n = stream.read(&mut bytes).unwrap();
+            assert!(n > 0);
+            seen.extend_from_slice(&bytes[..n]);
+        }
+        stream.write_all(b"PONG\r\n").unwrap();
+        // The connection stays open.
+        loop {
+            std::thread::park();
+        }
+    });
+    address
+}
+
+/// The connection is full after a few messages of a batch: the call ends with one patience, not with one for each message that could
+/// not be sent. Those are left for the next call.
+#[test]
+fn a_batch_that_cannot_be_sent_costs_one_patience() {
+    run(async {
+        let options = async_nats::ConnectOptions::new().client_capacity(1);
+        let client = options.connect(deaf()).await.unwrap();
+        let nats = Nats::with_client(client).timeout(Duration::from_millis(500));
+        let batch = (0..64).map(|n| {
+            let mut m = Message::new("orders", &n.to_string(), vec![b'1'; 1 << 20]);
+            m.key = n.to_string();
+            m
+        });
+        let told = nats.publish_all(batch.collect()).await;
+        assert!(!told.is_empty() && told.len() < 64, "{} answers", told.len());
+        told.iter().for_each(|t| again(t, "no answer from NATS within 500ms"));
+        println!("nats: {} messages of 64 were begun", told.len());
     });
 }
 

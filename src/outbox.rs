@@ -1,6 +1,6 @@
 //! The face of the outbox: what waits in each topic, what is stuck, and what a person can do about it: retry, discard, send again.
 
-use crate::engine::outbox::{Wish, WishOp};
+use crate::engine::outbox::{Which, Wish, WishOp};
 use crate::error::Error;
 use crate::handler::reply::{Reply, answer};
 use crate::jobs::Jobs;
@@ -51,9 +51,11 @@ pub struct TopicState {
 pub struct OutboxMessage {
     /// Its number within the topic.
     pub number: u64,
+    /// Its ordering key; empty for one put aside that cannot be read.
+    pub key: String,
     /// What was handed in; `None` if only its id is remembered, or it cannot be read.
     pub message: Option<Message>,
-    /// Its id.
+    /// Its id; empty if it cannot be read. Such a message is decided by its number.
     pub id: String,
     /// When it was committed, as far as that is kept.
     pub committed: Option<SystemTime>,
@@ -73,7 +75,8 @@ pub struct OutboxMessage {
     pub blocks: bool,
     /// How often it was marked as delivered.
     pub marks: u32,
-    /// What people did about it: what, who, why, when.
+    /// What people did about it: what, who, why, when. Of very many the first and the last, with an entry by nobody (an empty name)
+    /// between them that says how many were left out.
     pub acts: Vec<(Act, Signed)>,
 }
 
@@ -118,7 +121,7 @@ impl Outbox<'_> {
     pub fn waiting(&self, topic: &str, at_most: usize) -> Result<Vec<OutboxMessage>, Error> {
         let mut found: Vec<OutboxMessage> = self.read(|v| {
             let rows = v.unsent(topic, None, at_most)?;
-            rows.into_iter().map(|(_, number, delivery)| by_number(v, topic, number, Some(delivery))).collect()
+            rows.into_iter().map(|(key, number, delivery)| by_number(v, topic, &key, number, Some(delivery))).collect()
         })?;
         self.in_call(topic, found.iter_mut());
         Ok(found)
@@ -138,12 +141,12 @@ impl Outbox<'_> {
                 if let Some((number, delivery)) = head(v, topic, &key)?
                     && matches!(delivery.standing, Standing::Dead { .. })
                 {
-                    out.push(by_number(v, topic, number, Some(delivery))?);
+                    out.push(by_number(v, topic, &key, number, Some(delivery))?);
                 }
                 after = Some(key);
             }
             for (number, delivery) in v.put_aside(topic, 0, at_most)? {
-                out.push(by_number(v, topic, number, Some(delivery))?);
+                out.push(by_number(v, topic, "", number, Some(delivery))?);
             }
             Ok(out)
         })
@@ -156,7 +159,7 @@ impl Outbox<'_> {
         let mut found = self.read(|v| {
             let Some(memory) = v.remembered(topic, id)? else { return Ok(None) };
             let delivery = readable(v.delivery(topic, &memory.key, memory.number))?;
-            let mut found = by_number(v, topic, memory.number, delivery)?;
+            let mut found = by_number(v, topic, &memory.key, memory.number, delivery)?;
             found.id = id.to_owned();
             found.ended = memory.ended.map(|e| (e.how, e.at.to_system()));
             found.marks = memory.marks;
@@ -217,6 +220,56 @@ impl Outbox<'_> {
         let reply = self.submit(topic, id, wish)?;
         reply.await.unwrap_or(Err(Error::ShutDown))
     }
+    /// [`retry`](Self::retry) by ordering key and number, as [`stuck`](Self::stuck) lists them: also for a message of whose id nothing
+    /// can be read.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn retry_number(&self, topic: &str, key: &str, number: u64, who: &str, why: &str) -> Result<(), Error> {
+        let wish = self.signed(who, why, Wish::Retry)?;
+        self.ask(topic, Which::Number(key.to_owned(), number), wish)?.wait().unwrap_or(Err(Error::ShutDown))
+    }
+    /// [`retry_number`](Self::retry_number), awaited.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn retry_number_async(
+        &self,
+        topic: &str,
+        key: &str,
+        number: u64,
+        who: &str,
+        why: &str,
+    ) -> Result<(), Error> {
+        let wish = self.signed(who, why, Wish::Retry)?;
+        let reply = self.ask(topic, Which::Number(key.to_owned(), number), wish)?;
+        reply.await.unwrap_or(Err(Error::ShutDown))
+    }
+    /// [`discard`](Self::discard) by ordering key and number, as [`stuck`](Self::stuck) lists them: also for a message that cannot be
+    /// read, which would hold its key up for ever. What can be read of it is kept with who and why.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn discard_number(&self, topic: &str, key: &str, number: u64, who: &str, why: &str) -> Result<(), Error> {
+        let wish = self.signed(who, why, Wish::Discard)?;
+        self.ask(topic, Which::Number(key.to_owned(), number), wish)?.wait().unwrap_or(Err(Error::ShutDown))
+    }
+    /// [`discard_number`](Self::discard_number), awaited.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn discard_number_async(
+        &self,
+        topic: &str,
+        key: &str,
+        number: u64,
+        who: &str,
+        why: &str,
+    ) -> Result<(), Error> {
+        let wish = self.signed(who, why, Wish::Discard)?;
+        let reply = self.ask(topic, Which::Number(key.to_owned(), number), wish)?;
+        reply.await.unwrap_or(Err(Error::ShutDown))
+    }
 
     /// Who of these is with the publisher.
     fn in_call<'m>(&self, topic: &str, messages: impl Iterator<Item = &'m mut OutboxMessage>) {
@@ -245,17 +298,13 @@ impl Outbox<'_> {
         Ok(wish(who.to_owned(), why.to_owned()))
     }
     fn submit(&self, topic: &str, id: &str, wish: Wish) -> Result<Reply<Result<(), Error>>, Error> {
+        self.ask(topic, Which::Id(id.to_owned()), wish)
+    }
+    fn ask(&self, topic: &str, which: Which, wish: Wish) -> Result<Reply<Result<(), Error>>, Error> {
         let shared = self.0.shared();
         shared.may_call()?;
         let (tell, reply) = answer();
-        let op = WishOp {
-            core: self.0.0.core.clone(),
-            topic: topic.to_owned(),
-            id: id.to_owned(),
-            wish,
-            answer: tell,
-            done: None,
-        };
+        let op = WishOp { core: self.0.0.core.clone(), topic: topic.to_owned(), which, wish, answer: tell, done: None };
         shared.submit(Lane::Outcome, Box::new(op))?;
         Ok(reply)
     }
@@ -281,7 +330,13 @@ fn head(v: &View<'_>, topic: &str, key: &str) -> Result<Option<(u64, Delivery)>,
     }
 }
 
-fn by_number(v: &View<'_>, topic: &str, number: u64, delivery: Option<Delivery>) -> Result<OutboxMessage, StoreError> {
+fn by_number(
+    v: &View<'_>,
+    topic: &str,
+    key: &str,
+    number: u64,
+    delivery: Option<Delivery>,
+) -> Result<OutboxMessage, StoreError> {
     let row = readable(v.message(topic, number))?;
     let memory = match &row {
         Some(row) => readable(v.remembered(topic, &row.message.id))?,
@@ -295,6 +350,7 @@ fn by_number(v: &View<'_>, topic: &str, number: u64, delivery: Option<Delivery>)
     }
     Ok(OutboxMessage {
         number,
+        key: row.as_ref().map_or(key, |r| &r.message.key).to_owned(),
         id: row.as_ref().map(|r| r.message.id.clone()).unwrap_or_default(),
         committed: row.as_ref().map(|r| r.committed).map(Wall::to_system),
         ended: memory.as_ref().and_then(|m| m.ended).map(|e| (e.how, e.at.to_system())),

@@ -235,11 +235,20 @@ pub(crate) enum Wish {
     Discard(String, String),
 }
 
+/// Which message a person means.
+#[derive(Clone, Debug)]
+pub(crate) enum Which {
+    /// By its id, through the memory of it.
+    Id(String),
+    /// By its ordering key and number: also one whose id, or the memory of it, cannot be read.
+    Number(String, u64),
+}
+
 /// Carries out a wish about one message.
 pub(crate) struct WishOp {
     pub(crate) core: Arc<Core>,
     pub(crate) topic: String,
-    pub(crate) id: String,
+    pub(crate) which: Which,
     pub(crate) wish: Wish,
     pub(crate) answer: Answer<Result<(), Error>>,
     pub(crate) done: Option<Result<News, Error>>,
@@ -247,23 +256,25 @@ pub(crate) struct WishOp {
 
 impl WishOp {
     fn decide(&self, tx: &mut Write<'_>) -> Result<News, Error> {
-        let (topic, id) = (self.topic.as_str(), self.id.as_str());
+        let topic = self.topic.as_str();
         let now = self.core.shared.now().wall;
-        let unknown = || Error::NoMessage { topic: topic.to_owned(), id: id.to_owned() };
-        let mut memory = tx.remembered(topic, id)?.ok_or_else(unknown)?;
-        let (key, number) = (memory.key.clone(), memory.number);
+        // Without a memory nothing is remembered of what becomes of it; it must not hold its key up for that.
+        let Meant { key, number, id, mut memory } = self.meant(tx)?;
         let delivery = match tx.delivery(topic, &key, number) {
             Err(StoreError::Corrupt { what }) => Some(damaged(what, now)),
             other => other?,
         };
         let policy = self.core.relays.policy(topic).cloned().unwrap_or_default();
-        let sign = |memory: &mut Remembered, act, who: &str, why: &str| {
-            memory.acts.push((act, Signed { who: who.to_owned(), why: why.to_owned(), at: now }));
+        let sign = |memory: &mut Option<Remembered>, act, who: &str, why: &str| {
+            if let Some(memory) = memory {
+                outbox::sign(&mut memory.acts, act, Signed { who: who.to_owned(), why: why.to_owned(), at: now });
+            }
         };
         let news = match (&self.wish, delivery) {
             (Wish::Resend, None) => {
+                let Some(memory) = &mut memory else { return Err(unknown(topic, id)) };
                 let kept = tx.message(topic, number)?.is_some();
-                tx.put_delivery(topic, &key, number, &outbox::resend(&memory, kept, now)?)?;
+                tx.put_delivery(topic, &key, number, &outbox::resend(memory, kept, now)?)?;
                 memory.ended = None;
                 News::Resent
             }
@@ -275,7 +286,7 @@ impl WishOp {
                 .into());
             }
             (Wish::Retry(..) | Wish::Discard(..), None) => {
-                let how = match memory.ended.map(|e| e.how) {
+                let how = match memory.and_then(|m| m.ended).map(|e| e.how) {
                     Some(Ending::Published) => "it was delivered",
                     Some(Ending::Discarded) => "it was thrown away",
                     None => "it is not on its way",
@@ -288,15 +299,61 @@ impl WishOp {
                 News::Retried
             }
             (Wish::Discard(who, why), Some(delivery)) => {
-                memory.ended = Some(outbox::discard(&delivery, &policy, now)?);
+                let ended = outbox::discard(&delivery, &policy, now)?;
+                if let Some(memory) = &mut memory {
+                    memory.ended = Some(ended);
+                }
                 tx.remove_delivery(topic, &key, number)?;
                 sign(&mut memory, Act::Discarded, who, why);
                 News::Discarded
             }
         };
-        tx.put_remembered(topic, id, &memory)?;
+        if let (Some(id), Some(memory)) = (&id, &memory) {
+            tx.put_remembered(topic, id, memory)?;
+        }
         Ok(news)
     }
+    fn meant(&self, tx: &Write<'_>) -> Result<Meant, Error> {
+        let topic = self.topic.as_str();
+        match &self.which {
+            Which::Id(id) => {
+                let memory = match tx.remembered(topic, id) {
+                    Err(StoreError::Corrupt { what }) => {
+                        return Err(Refusal::NotAChoice(format!(
+                            "what is kept under this id cannot be read ({what}): if the message is stuck, decide by its key and \
+                             number (retry_number, discard_number), as stuck(..) lists them"
+                        ))
+                        .into());
+                    }
+                    other => other?.ok_or_else(|| unknown(topic, Some(id.clone())))?,
+                };
+                let (key, number) = (memory.key.clone(), memory.number);
+                Ok(Meant { key, number, id: Some(id.clone()), memory: Some(memory) })
+            }
+            Which::Number(key, number) => {
+                let (key, id) = match tx.message(topic, *number) {
+                    Ok(Some(row)) => (row.message.key, Some(row.message.id)),
+                    // What cannot be read stands where the caller was told that it stands.
+                    Ok(None) | Err(StoreError::Corrupt { .. }) => (key.clone(), None),
+                    Err(e) => return Err(e.into()),
+                };
+                let memory = id.as_deref().map_or(Ok(None), |id| remembered(tx, topic, id))?;
+                Ok(Meant { key, number: *number, id, memory })
+            }
+        }
+    }
+}
+
+/// The message a person means, as far as it can be read.
+struct Meant {
+    key: String,
+    number: u64,
+    id: Option<String>,
+    memory: Option<Remembered>,
+}
+
+fn unknown(topic: &str, id: Option<String>) -> Error {
+    Error::NoMessage { topic: topic.to_owned(), id: id.unwrap_or_default() }
 }
 
 /// Where a message stands whose standing cannot be read: a person may still say what becomes of it.

@@ -16,7 +16,7 @@ use crate::model::outbox::{Delivery, Message, Standing};
 use crate::model::time::{Mono, Now, Wall};
 use crate::rules::outbox::{self, Given, Look, Suspects};
 use crate::store::{Lane, StoreError, View};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,8 +33,20 @@ pub(crate) fn spawn(core: Arc<Core>, nth: usize) -> std::io::Result<std::thread:
     std::thread::Builder::new().name("onceward-outbox".into()).spawn(move || {
         if let Some(relay) = core.relays.0.get(nth) {
             let caller = Caller::new(core.relays.clone(), nth, relay.deliver.clone());
-            let (calls, waits) = (Vec::new(), HashMap::new());
-            Run { core: &core, relay, nth, caller, calls, after: None, waits, empty: 0, rest: None, next: None }.run();
+            let run = Run {
+                core: &core,
+                relay,
+                nth,
+                caller,
+                calls: Vec::new(),
+                after: None,
+                waits: HashMap::new(),
+                lame: HashSet::new(),
+                rest: None,
+                next: None,
+                alone: 0,
+            };
+            run.run();
             // Nobody waits for one that has ended.
             *relay.state.lock() = State { stopping: true, ..State::default() };
             core.signal();
@@ -68,16 +80,18 @@ struct Run<'a> {
     caller: Caller,
     /// Calls that have not been answered: at most one that does not hang.
     calls: Vec<Call>,
-    /// The last key that had its turn: the next one goes first, so that a busy key starves no other.
+    /// The last key that was tried: the next one goes first, so that neither a busy key nor a failing one starves another.
     after: Option<String>,
     /// Waits that were seen begin, by the stopwatch: a calendar that is set back must not starve a retry.
     waits: HashMap<(String, u64), (Wall, Mono)>,
-    /// Rounds in a row that delivered nothing.
-    empty: u32,
+    /// Keys that failed since something was delivered. One that fails again and again says nothing about the broker.
+    lame: HashSet<String>,
     /// The topic rests until then.
     rest: Option<Mono>,
     /// Before this instant nothing becomes due by itself.
     next: Option<Mono>,
+    /// So many messages go out one by one: a batch panicked, and nobody knows at which of them.
+    alone: usize,
 }
 
 impl Run<'_> {
@@ -148,7 +162,8 @@ impl Run<'_> {
         if !tried.is_empty() {
             return self.mark(tried);
         }
-        let look = self.give_up(now.mono) || look;
+        // What a panic left goes on at once, one by one.
+        let look = self.give_up(now.mono) || look || self.alone > 0;
         if self.relay.stopping() {
             return Turn::Idle(None);
         }
@@ -169,10 +184,12 @@ impl Run<'_> {
             return Turn::Idle(None);
         }
         self.relay.state.lock().looks += 1;
-        let (relay, after) = (self.relay, self.after.take());
+        let (relay, after) = (self.relay, self.after.clone());
+        let most = if self.alone > 0 { 1 } else { relay.policy.batch };
         let mut look = Scan {
             relay,
             now,
+            most,
             waits: &self.waits,
             calls: &self.calls,
             suspects: relay.suspects.lock().clone(),
@@ -195,9 +212,8 @@ impl Run<'_> {
                 return self.pause(STORE_PAUSE);
             }
         }
-        match picked.last() {
-            None => return Turn::Idle(next),
-            Some(last) => self.after = Some(last.key.clone()),
+        if picked.is_empty() {
+            return Turn::Idle(next);
         }
         // Held while it begins, so that a pause is acknowledged before or after that, never in between.
         let pauses = shared.pauses.read();
@@ -254,6 +270,19 @@ impl Run<'_> {
             let Some(at) = self.calls.iter().position(|c| c.id == id) else { continue };
             let call = self.calls.swap_remove(at);
             call.slots.into_iter().for_each(|slot| self.core.shared.store.run_file().clear(slot));
+            match &told {
+                // A panic says nothing about any of them: the first would be blamed for another's, and sent again for ever.
+                Err(why) if call.places.len() > 1 && !call.hung => {
+                    self.alone = call.places.len();
+                    self.core.shared.report.warn(&format!(
+                        "a batch of {} messages of {:?} came to nothing, so they are handed over one by one: {why}",
+                        self.alone, self.relay.topic
+                    ));
+                    continue;
+                }
+                Err(_) => self.alone = 0,
+                Ok(_) => self.alone = self.alone.saturating_sub(1),
+            }
             let given = publish::given(told, limit);
             tried.extend(call.places.into_iter().zip(given).map(|(Place { key, number }, given)| Tried {
                 key,
@@ -297,9 +326,20 @@ impl Run<'_> {
     /// Makes durable what the tries came to, then goes on.
     fn mark(&mut self, tried: Vec<Tried>) -> Turn {
         let shared = &self.core.shared;
-        let asked = tried.iter().filter(|t| t.given != Given::TooLate).count();
+        // Whoever was handed over is behind whoever was too late.
+        let Some(last) = tried.last() else { return Turn::More };
+        self.after = Some(last.key.clone());
+        let names: Vec<_> = tried.iter().map(|t| (t.key.clone(), t.number)).collect();
         let taken = tried.iter().any(|t| t.given == Given::Taken);
-        let away = tried.iter().any(|t| matches!(&t.given, Given::Failed(f) if f.class != Class::Permanent));
+        let (mut lame, mut asked): (Vec<String>, Option<Duration>) = (Vec::new(), None);
+        for t in &tried {
+            if let Given::Failed(f) = &t.given
+                && f.class != Class::Permanent
+            {
+                lame.push(t.key.clone());
+                asked = asked.into_iter().chain(f.retry_after).min();
+            }
+        }
         let (tell, reply) = answer();
         let op = MarkOp::new(self.core.clone(), self.relay.topic.clone(), self.relay.policy.clone(), tried, tell);
         if shared.submit(Lane::Outcome, Box::new(op)).is_err() {
@@ -315,7 +355,12 @@ impl Run<'_> {
             }
         };
         match marked {
-            Ok(()) => {}
+            // Those that wait again are seen again; a look that was cut short would keep the others for ever.
+            Ok(()) => {
+                for name in &names {
+                    self.waits.remove(name);
+                }
+            }
             Err(StoreError::Closed | StoreError::Stopped(_)) => return Turn::Gone,
             Err(e) => {
                 shared.report.warn(&format!(
@@ -326,10 +371,10 @@ impl Run<'_> {
             }
         }
         if taken {
-            self.empty = 0;
-        } else if asked > 0 && away {
-            self.empty = self.empty.saturating_add(1);
-            let rest = outbox::rest_ms(&self.relay.policy, self.empty, shared.draw());
+            self.lame.clear();
+        } else if !lame.is_empty() {
+            self.lame.extend(lame);
+            let rest = outbox::rest_ms(&self.relay.policy, self.lame.len(), asked, shared.draw());
             if rest > 0 {
                 return self.pause(Duration::from_millis(rest));
             }
@@ -347,6 +392,8 @@ impl Run<'_> {
 struct Scan<'a> {
     relay: &'a Relay,
     now: Now,
+    /// So many messages at most.
+    most: usize,
     waits: &'a HashMap<(String, u64), (Wall, Mono)>,
     /// Whose keys wait, because a call holds messages of theirs.
     calls: &'a [Call],
@@ -388,7 +435,7 @@ impl Scan<'_> {
             let whole = page.len() < policy.batch;
             for (number, delivery) in page {
                 behind = number;
-                if self.picked.len() >= policy.batch {
+                if self.picked.len() >= self.most {
                     return Ok(false);
                 }
                 let look = match &delivery {

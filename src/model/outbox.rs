@@ -255,7 +255,7 @@ pub struct Remembered {
     pub marks: u32,
     /// How it ended; `None` while it is on its way or waits for a person.
     pub ended: Option<Ended>,
-    /// What people did about it, signed.
+    /// What people did about it, signed: the first and the last of them, and between them, by nobody, how many were left out.
     pub acts: Vec<(Act, Signed)>,
 }
 

@@ -8,17 +8,24 @@ use super::recover::MAX_DEATHS_BESIDE_OTHERS;
 use super::retry::{MAX_RETRY_AFTER_MS, backoff_ms};
 use crate::model::attempt::{Class, Failure};
 use crate::model::id::JobId;
-use crate::model::letter::Why;
+use crate::model::letter::{Signed, Why};
 use crate::model::outbox::{Act, Delivery, Ended, Ending, Message, OnStuck, Outboxed, Remembered, Standing, Topic};
 use crate::model::policy::Keep;
 use crate::model::time::{Wall, millis};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-/// Rounds in a row that delivered nothing before the whole topic is given a rest: a broker that is away must not be asked once for
-/// each of ten thousand keys.
-const LAME: u32 = 3;
+/// Different keys that failed in a row before the whole topic is given a rest: a broker that is away must not be asked once for each
+/// of ten thousand keys. One key that fails again and again has waits of its own, and says nothing about the others.
+const LAME: usize = 3;
+
+/// A broker may ask for a pause; the whole topic keeps it for no longer than this (an hour): the next key is asked then.
+const MAX_REST_MS: u64 = 3_600_000;
+
+/// So many decisions about one message are kept of the first and of the last; those between are counted.
+const ACTS: usize = 32;
 
 /// Tells "same id, other message". Headers are left out: they carry what differs between two tellings of one event.
 pub fn digest(message: &Message) -> [u8; 16] {
@@ -113,12 +120,13 @@ pub fn after(delivery: &Delivery, given: &Given, topic: &Topic, now: Wall, draw:
     }
 }
 
-/// How long a topic rests after so many rounds in a row that delivered nothing, in ms.
-pub fn rest_ms(topic: &Topic, rounds: u32, draw: u64) -> u64 {
-    match rounds.checked_sub(LAME) {
+/// How long a topic rests, in ms, after so many different keys failed in a row, and the last answers asked for a pause.
+pub fn rest_ms(topic: &Topic, keys: usize, asked: Option<Duration>, draw: u64) -> u64 {
+    let lame = match keys.checked_sub(LAME) {
         None => 0,
-        Some(n) => backoff_ms(&topic.backoff, n.saturating_add(1), draw),
-    }
+        Some(n) => backoff_ms(&topic.backoff, u32::try_from(n).unwrap_or(u32::MAX).saturating_add(1), draw),
+    };
+    lame.max(asked.map_or(0, millis).min(MAX_REST_MS))
 }
 
 /// A person puts a stuck message on its way again, with all its tries. One that held its key up goes first in it; one that the
@@ -142,6 +150,25 @@ pub fn discard(delivery: &Delivery, topic: &Topic, now: Wall) -> Result<Ended, R
         Standing::Waiting { .. } => Err(Refusal::NotAChoice(
             "the message is on its way by itself, and may be at the broker already: pause its topic instead".to_owned(),
         )),
+    }
+}
+
+/// Keeps a decision with those before it. A script that retries every minute must not make the memory of one id grow without end:
+/// the middle is one entry by nobody, which says how many were left out.
+pub fn sign(acts: &mut Vec<(Act, Signed)>, act: Act, by: Signed) {
+    acts.push((act, by));
+    let gap = acts.get(ACTS).filter(|(_, s)| s.who.is_empty());
+    let left_out: Option<u64> = gap.map(|(_, s)| s.why.split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0));
+    let n = match left_out {
+        Some(n) if acts.len() > 2 * ACTS + 1 => {
+            acts.remove(ACTS + 1);
+            n.saturating_add(1)
+        }
+        None if acts.len() > 2 * ACTS => 1,
+        Some(_) | None => return,
+    };
+    if let Some((_, gap)) = acts.get_mut(ACTS) {
+        (gap.who, gap.why) = (String::new(), format!("{n} more decisions, left out"));
     }
 }
 
@@ -226,7 +253,6 @@ fn ended(how: Ending, topic: &Topic, now: Wall) -> Ended {
 mod tests {
     use super::*;
     use crate::model::policy::Backoff;
-    use std::time::Duration;
 
     const NOW: Wall = Wall(1_000_000);
     const MINUTE: Duration = Duration::from_secs(60);
@@ -377,6 +403,23 @@ mod tests {
         );
     }
 
+    /// Somebody's script retries a stuck message for ever: the first and the last decisions are kept, those between are counted.
+    #[test]
+    fn decisions_about_one_message_do_not_grow_without_end() {
+        let mut acts = Vec::new();
+        let by = |n: u64| Signed { who: format!("ana{n}"), why: "again".to_owned(), at: Wall(n) };
+        for n in 0..64 {
+            sign(&mut acts, Act::Retried, by(n));
+        }
+        assert!(acts.len() == 64 && acts.iter().all(|(_, s)| !s.who.is_empty()));
+        for n in 64..1_000 {
+            sign(&mut acts, Act::Retried, by(n));
+        }
+        let who: Vec<_> = acts.iter().map(|(_, s)| s.who.as_str()).collect();
+        assert_eq!((acts.len(), who[31], who[32], who[33], who[64]), (65, "ana31", "", "ana968", "ana999"));
+        assert_eq!(acts[32].1.why, "936 more decisions, left out");
+    }
+
     /// Another body, key or kind under one id is another message, however its parts are cut; headers are not looked at.
     #[test]
     fn a_digest_tells_other_messages() {
@@ -397,10 +440,13 @@ mod tests {
         assert_eq!(known(None, &one), None);
     }
 
-    /// Two empty rounds cost nothing, the third begins a rest that grows; one delivery ends it (the count starts anew).
+    /// Two keys that fail cost nothing, the third begins a rest that grows; one delivery ends it (the count starts anew). A pause
+    /// that the broker asks for is kept from the first, up to a bound.
     #[test]
     fn a_topic_that_delivers_nothing_rests() {
-        assert_eq!([0, 1, 2].map(|n| rest_ms(&steps(), n, 0)), [0; 3]);
-        assert_eq!([3, 4, 9].map(|n| rest_ms(&steps(), n, 0)), [60_000, 300_000, 300_000]);
+        assert_eq!([0, 1, 2].map(|n| rest_ms(&steps(), n, None, 0)), [0; 3]);
+        assert_eq!([3, 4, 9].map(|n| rest_ms(&steps(), n, None, 0)), [60_000, 300_000, 300_000]);
+        assert_eq!([1, 3, 4].map(|n| rest_ms(&steps(), n, Some(2 * MINUTE), 0)), [120_000, 120_000, 300_000]);
+        assert_eq!(rest_ms(&steps(), 1, Some(Duration::MAX), 0), MAX_REST_MS);
     }
 }

@@ -99,6 +99,27 @@ fn retries_and_deadline_end_in_a_question() {
     jobs.shutdown(PATIENCE).unwrap();
 }
 
+/// One message fails for hours, and another key is written to meanwhile: that one goes out at once, and the topic does not rest.
+#[test]
+fn a_key_that_fails_for_ever_starves_no_other() {
+    let world = World::new();
+    let jobs = world.start_with(&["t"], |b| b.topic("t", steps()));
+    world.broker.fail("a", 99, || Fail::transient("not this one"));
+    send(&jobs, "t", "a", "a");
+    world.settle(&jobs);
+    (0..20).for_each(|_| world.pass(&jobs, MINUTE));
+    assert!(world.broker.tries("a") > 4, "{} tries", world.broker.tries("a"));
+    send(&jobs, "t", "b", "b");
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), ["b"]);
+    // Both are due at the same instant, and the one that fails comes first: the other one has its turn all the same.
+    world.broker.fail("c", 1, || Fail::transient("once"));
+    send(&jobs, "t", "c", "c");
+    (0..60).for_each(|_| world.pass(&jobs, MINUTE));
+    assert_eq!(world.broker.ids(), ["b", "c"]);
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
 /// Remembers its batches; stops at what it was told to.
 struct Batches {
     seen: Arc<Mutex<Vec<Vec<String>>>>,

@@ -101,6 +101,91 @@ fn a_broker_that_is_away_is_not_asked_for_every_key() {
     jobs.shutdown(PATIENCE).unwrap();
 }
 
+/// The broker says "too many, come back in ten minutes" to the first message: the next key is not asked before that, either.
+#[test]
+fn a_pause_that_the_broker_asks_for_holds_the_topic() {
+    let world = World::new();
+    let jobs = world.start_with(&["t"], |b| b.topic("t", steps()));
+    world.broker.fail("a", 1, || Fail::transient("too many").retry_after(10 * MINUTE));
+    send(&jobs, "t", "a", "a");
+    world.settle(&jobs);
+    send(&jobs, "t", "b", "b");
+    (0..9).for_each(|_| world.pass(&jobs, MINUTE));
+    assert_eq!((world.broker.tries("a"), world.broker.tries("b")), (1, 0));
+    (0..2).for_each(|_| world.pass(&jobs, MINUTE));
+    let mut ids = world.broker.ids();
+    ids.sort();
+    assert_eq!(ids, ["a", "b"]);
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+fn send_three(jobs: &onceward::Jobs) {
+    jobs.transact(|tx| {
+        for n in 1..=3 {
+            tx.send(onceward::Outgoing::new("t", format!("m{n}"), &n).key("k"))?;
+        }
+        Ok::<_, onceward::Error>(())
+    })
+    .unwrap();
+}
+
+/// Three messages of one key go out together, and the closure panics at the second: the first is delivered and stays so, the second
+/// has the failure, the third waits behind it.
+#[test]
+fn a_panic_is_the_failure_of_its_own_message() {
+    let world = World::new();
+    let publish = world.publisher();
+    let publisher = move |m: &Message| {
+        assert!(m.id != "m2", "on purpose");
+        publish(m)
+    };
+    let jobs = world.builder(&[]).publisher("t", publisher).topic("t", steps()).start().unwrap();
+    send_three(&jobs);
+    (0..10).for_each(|_| world.pass(&jobs, MINUTE));
+    assert_eq!(world.broker.ids(), ["m1"]);
+    let seen = |id| {
+        let m = jobs.outbox().find("t", id).unwrap().unwrap();
+        (m.marks, m.failures, m.error.unwrap_or_default())
+    };
+    assert_eq!((seen("m1").0, seen("m1").1, seen("m3").1), (1, 0, 0));
+    assert!(seen("m2").1 > 1 && seen("m2").2.contains("panicked: on purpose"), "{:?}", seen("m2"));
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+/// Hands whole batches over, and panics at one of their messages after those before it have arrived.
+struct Bursts(super::broker::Broker);
+
+impl Publisher for Bursts {
+    fn publish(&self, _: &Message) -> Outcome {
+        Err(Fail::permanent("only batches"))
+    }
+    fn publish_all(&self, messages: &[Message]) -> Vec<Outcome> {
+        let take = |m: &Message| {
+            assert!(m.id != "m2", "on purpose");
+            self.0.take(m)
+        };
+        messages.iter().map(take).collect()
+    }
+}
+
+/// A whole batch panics, and nobody knows at which message: it goes out one by one, so that the first is marked and the second has
+/// the failure. The first arrives once more, not for ever.
+#[test]
+fn a_batch_that_panics_goes_out_one_by_one() {
+    let world = World::new();
+    let jobs = world.builder(&[]).publisher("t", Bursts(world.broker.clone())).topic("t", steps()).start().unwrap();
+    send_three(&jobs);
+    (0..10).for_each(|_| world.pass(&jobs, MINUTE));
+    assert_eq!(world.broker.ids(), ["m1", "m1"]);
+    let seen = |id| jobs.outbox().find("t", id).unwrap().unwrap();
+    assert_eq!((seen("m1").marks, seen("m1").failures), (1, 0));
+    // Refused by nobody: it goes on as it began, until somebody mends the publisher or decides.
+    let m2 = seen("m2");
+    assert!(m2.failures > 1 && m2.error.unwrap().contains("panicked: on purpose"));
+    assert_eq!((seen("m3").marks, seen("m3").failures), (0, 0));
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
 /// A publisher that answers for nothing: its first message counts as failed and waits; it is not asked again at once for ever.
 struct Silent;
 
@@ -152,7 +237,8 @@ async fn tokio_yield() {
     .await;
 }
 
-/// An async publisher delivers on the queue's runtime; one that panics has failed without an answer, and its batch comes again.
+/// An async publisher delivers on the queue's runtime; one that panics has failed without an answer, and its message comes again. A
+/// batch that panics comes again one by one, at once.
 #[cfg(feature = "tokio")]
 #[test]
 fn an_async_publisher_delivers_and_its_panic_is_a_failure() {
@@ -160,14 +246,17 @@ fn an_async_publisher_delivers_and_its_panic_is_a_failure() {
     let panics = Arc::new(AtomicUsize::new(1));
     let publisher = Awaiting { broker: world.broker.clone(), panics: panics.clone() };
     let jobs = world.builder(&[]).publisher_async("t", publisher).topic("t", steps()).start().unwrap();
-    for n in 0..3 {
-        send(&jobs, "t", "k", &format!("m{n}"));
-    }
+    send(&jobs, "t", "k", "m0");
     world.settle(&jobs);
     let seen = jobs.outbox().find("t", "m0").unwrap().unwrap();
     assert!(seen.error.unwrap().contains("panicked: on purpose"));
     world.pass(&jobs, MINUTE);
-    assert_eq!(world.broker.ids(), ["m0", "m1", "m2"]);
+    assert_eq!(world.broker.ids(), ["m0"]);
+    panics.store(1, Ordering::SeqCst);
+    send_three(&jobs);
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), ["m0", "m1", "m2", "m3"]);
+    assert_eq!(jobs.outbox().find("t", "m1").unwrap().unwrap().failures, 0);
     assert_eq!(jobs.outbox().find("t", "m0").unwrap().unwrap().marks, 1);
     jobs.shutdown(PATIENCE).unwrap();
 }

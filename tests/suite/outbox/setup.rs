@@ -80,13 +80,89 @@ fn a_file_without_the_tables_of_the_outbox_opens() {
     jobs.shutdown(PATIENCE).unwrap();
 }
 
+/// A bit flips in the message 1, in where message 3 of the key b stands, and in the memory of c1; all of the topic t.
+fn flip_bits(path: &std::path::Path) {
+    use redb::ReadableTable;
+    const MESSAGE: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("q/message");
+    const UNSENT: TableDefinition<'_, (&str, &str, u64), &[u8]> = TableDefinition::new("q/unsent");
+    const SENT: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("q/sent");
+    let db = redb::Database::open(path).unwrap();
+    let tx = db.begin_write().unwrap();
+    let damage = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        let last = bytes.len() - 6;
+        bytes[last] ^= 16;
+        bytes
+    };
+    {
+        let mut message = tx.open_table(MESSAGE).unwrap();
+        let bad = damage(message.get(("t", 1)).unwrap().unwrap().value());
+        message.insert(("t", 1), &*bad).unwrap();
+        let mut unsent = tx.open_table(UNSENT).unwrap();
+        let bad = damage(unsent.get(("t", "b", 3)).unwrap().unwrap().value());
+        unsent.insert(("t", "b", 3), &*bad).unwrap();
+        let mut sent = tx.open_table(SENT).unwrap();
+        let bad = damage(sent.get(("t", "c1")).unwrap().unwrap().value());
+        sent.insert(("t", "c1"), &*bad).unwrap();
+    }
+    tx.commit().unwrap();
+}
+
+/// The message, where it stands or what is remembered of its id cannot be read, and it is stuck: it is listed with its key and number,
+/// and a person has it thrown away by these. What waited behind it goes on.
+#[test]
+fn a_message_that_cannot_be_read_is_decided_by_its_number() {
+    for policy in [OnStuck::Block, OnStuck::DeadLetter] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("damaged.redb");
+        let jobs = Jobs::open(&path).start().unwrap();
+        for (key, id) in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("b", "b2"), ("c", "c1"), ("c", "c2")] {
+            send(&jobs, "t", key, id);
+        }
+        jobs.shutdown(PATIENCE).unwrap();
+        flip_bits(&path);
+        let seen = Seen::default();
+        let kept = seen.clone();
+        let publish = move |m: &Message| {
+            if m.id == "c1" {
+                return Err(onceward::Fail::permanent("no such customer"));
+            }
+            kept.lock().unwrap().push(m.id.clone());
+            Ok(())
+        };
+        let topic = Topic::default().on_stuck(policy);
+        let jobs = Jobs::open(&path).publisher("t", publish).topic("t", topic).start().unwrap();
+        jobs.drain(PATIENCE).unwrap();
+        let outbox = jobs.outbox();
+        let mut stuck = outbox.stuck("t", 9).unwrap();
+        stuck.sort_by_key(|m| m.number);
+        let shown: Vec<_> = stuck.iter().map(|m| (m.key.as_str(), m.number, m.id.as_str())).collect();
+        // Of one that was put aside only the number is known.
+        let of_first = if policy == OnStuck::Block { "a" } else { "" };
+        assert_eq!(shown, [(of_first, 1, ""), ("b", 3, "b1"), ("c", 5, "c1")], "{policy:?}");
+        let refusal = outbox.discard("t", "c1", "ana", "moved away").unwrap_err();
+        assert!(matches!(refusal, Error::Refused(_)) && refusal.to_string().contains("discard_number"), "{refusal}");
+        assert!(matches!(outbox.discard_number("t", "a", 2, "ana", "it is not stuck"), Err(Error::Refused(_))));
+        outbox.retry_number("t", &stuck[2].key, 5, "ana", "perhaps").unwrap();
+        jobs.drain(PATIENCE).unwrap();
+        for m in &stuck {
+            outbox.discard_number("t", &m.key, m.number, "ana", "unreadable").unwrap();
+        }
+        jobs.drain(PATIENCE).unwrap();
+        let mut ids = seen.lock().unwrap().clone();
+        ids.sort();
+        assert_eq!(ids, ["a2", "b2", "c2"], "{policy:?}");
+        assert_eq!(outbox.stuck("t", 9).unwrap(), []);
+        let b1 = outbox.find("t", "b1").unwrap().unwrap();
+        assert_eq!(b1.acts.last().map(|(act, by)| (*act, by.who.as_str())), Some((onceward::Act::Discarded, "ana")));
+        jobs.shutdown(PATIENCE).unwrap();
+    }
+}
+
 /// A bit flips in a message, in where one stands, and in the memory of one: the first two wait for a person, the rest goes out, and
 /// nothing is taken for something else.
 #[test]
 fn a_damaged_row_waits_for_a_person_and_stops_nothing_else() {
-    const MESSAGE: TableDefinition<'_, (&str, u64), &[u8]> = TableDefinition::new("q/message");
-    const UNSENT: TableDefinition<'_, (&str, &str, u64), &[u8]> = TableDefinition::new("q/unsent");
-    const SENT: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("q/sent");
     for (policy, arrives) in [(OnStuck::Block, vec!["c1", "d1"]), (OnStuck::DeadLetter, vec!["a2", "b2", "c1", "d1"])] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("damaged.redb");
@@ -95,29 +171,7 @@ fn a_damaged_row_waits_for_a_person_and_stops_nothing_else() {
             send(&jobs, "t", key, id);
         }
         jobs.shutdown(PATIENCE).unwrap();
-        {
-            let db = redb::Database::open(&path).unwrap();
-            let tx = db.begin_write().unwrap();
-            let damage = |bytes: &[u8]| {
-                let mut bytes = bytes.to_vec();
-                let last = bytes.len() - 6;
-                bytes[last] ^= 16;
-                bytes
-            };
-            {
-                use redb::ReadableTable;
-                let mut message = tx.open_table(MESSAGE).unwrap();
-                let bad = damage(message.get(("t", 1)).unwrap().unwrap().value());
-                message.insert(("t", 1), &*bad).unwrap();
-                let mut unsent = tx.open_table(UNSENT).unwrap();
-                let bad = damage(unsent.get(("t", "b", 3)).unwrap().unwrap().value());
-                unsent.insert(("t", "b", 3), &*bad).unwrap();
-                let mut sent = tx.open_table(SENT).unwrap();
-                let bad = damage(sent.get(("t", "c1")).unwrap().unwrap().value());
-                sent.insert(("t", "c1"), &*bad).unwrap();
-            }
-            tx.commit().unwrap();
-        }
+        flip_bits(&path);
         let (jobs, seen) = on_file(&path, Topic::default().on_stuck(policy));
         jobs.drain(PATIENCE).unwrap();
         let mut ids = seen.lock().unwrap().clone();

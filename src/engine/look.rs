@@ -8,7 +8,7 @@ use crate::model::job::JobState;
 use crate::model::time::Wall;
 use crate::observe::alerts::{Book, Failing, First, Looked, Seen, look};
 use crate::observe::events;
-use crate::store::{Lane, Op, StoreError, Write};
+use crate::store::{Lane, Op, StoreError, View, Write};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +22,8 @@ pub(crate) struct LookOp {
     core: Arc<Core>,
     alarms: Arc<Alarms>,
     looked: Option<Looked>,
+    /// The oldest undelivered message of each topic, read before: a long backlog must not hold the writer up.
+    unsent: Vec<(String, Wall)>,
     /// What was taken out of the counters for this look; put back if it fails.
     failing: Vec<Failing>,
     ended: (u64, u64),
@@ -29,10 +31,19 @@ pub(crate) struct LookOp {
 
 impl LookOp {
     pub(crate) fn submit(core: &Arc<Core>, alarms: &Arc<Alarms>) {
+        // Before the look: what is written after it asks for the next one.
+        alarms.watches_outbox.store(false, Ordering::Release);
+        let watched = alarms.rules.outbox.is_some();
+        let unsent = if watched { core.shared.store.read(|v| unsent(v, &core.shared)) } else { Ok(Vec::new()) };
+        let Ok(unsent) = unsent else {
+            alarms.timer.look_at_alerts(core.shared.now().mono.after(LOOK_AGAIN));
+            return;
+        };
         let op = Self {
             core: core.clone(),
             alarms: alarms.clone(),
             looked: None,
+            unsent,
             failing: std::mem::take(&mut *alarms.failing.lock()),
             ended: (alarms.attempts.swap(0, Ordering::AcqRel), alarms.retries.swap(0, Ordering::AcqRel)),
         };
@@ -57,7 +68,7 @@ impl LookOp {
             letters,
             oldest_letter: oldest,
             ready: if self.alarms.rules.oldest_job.is_some() { line(tx, shared)? } else { Vec::new() },
-            unsent: if self.alarms.rules.outbox.is_some() { unsent(tx, shared)? } else { Vec::new() },
+            unsent: self.unsent.clone(),
             failing: self.failing.clone(),
             over,
             attempts: self.ended.0,
@@ -86,16 +97,35 @@ fn line(tx: &Write<'_>, shared: &Shared) -> Result<Vec<First>, StoreError> {
 }
 
 /// The oldest undelivered message of each topic that is not paused.
-fn unsent(tx: &Write<'_>, shared: &Shared) -> Result<Vec<(String, Wall)>, StoreError> {
+fn unsent(v: &View<'_>, shared: &Shared) -> Result<Vec<(String, Wall)>, StoreError> {
     let mut out = Vec::new();
-    for (topic, _) in tx.topics()? {
+    for (topic, _) in v.topics()? {
         if shared.pauses.read().topic(&topic).is_none()
-            && let Some(oldest) = tx.topic_depth(&topic)?.oldest
+            && let Some(oldest) = oldest(v, &topic)?
         {
             out.push((topic, oldest));
         }
     }
     Ok(out)
+}
+
+/// Within a key the first is the oldest, those left out that stand aside: they may have been put there later.
+fn oldest(v: &View<'_>, topic: &str) -> Result<Option<Wall>, StoreError> {
+    let mut oldest: Option<Wall> = None;
+    let mut key = v.next_line(topic, None)?;
+    while let Some(line) = key {
+        let mut after = 0;
+        while let Some((number, delivery)) = v.line(topic, &line, after, 1)?.pop() {
+            after = number;
+            let Some(delivery) = readable(delivery.map(Some))? else { continue };
+            oldest = Some(oldest.map_or(delivery.committed, |o| o.min(delivery.committed)));
+            if !delivery.aside {
+                break;
+            }
+        }
+        key = v.next_line(topic, Some(&line))?;
+    }
+    Ok(oldest)
 }
 
 /// A damaged row says nothing; it must not hide the rest.
@@ -111,7 +141,6 @@ impl Op for LookOp {
         let alarms = &self.alarms;
         // Before the look: what becomes ready after it asks for the next one.
         alarms.watches_line.store(false, Ordering::Release);
-        alarms.watches_outbox.store(false, Ordering::Release);
         let book = alarms.book.lock().clone();
         let seen = self.seen(tx, &book)?;
         let looked = look(&alarms.rules, &book, &seen);

@@ -209,7 +209,12 @@ impl Decision {
     }
     /// The effect happened. With the provider's reference its result can be rebuilt.
     pub fn happened(effect: &EffectId, reference: Option<&str>) -> Self {
-        Self::new(Verdict::Happened { effect: effect.clone(), reference: reference.map(str::to_owned), result: None })
+        Self::new(Verdict::Happened {
+            effect: effect.clone(),
+            reference: reference.map(str::to_owned),
+            result: None,
+            undo: None,
+        })
     }
     /// The effect did not happen. The next call uses the same idempotency key, unless [`with_new_key`](Self::with_new_key).
     pub fn did_not_happen(effect: &EffectId) -> Self {
@@ -384,7 +389,7 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
     let two = {
         // The stake is read by the app's code.
         let _inside = InsideTransaction::enter();
-        two_decide(shared, &row)
+        letter.proposed.is_some() || two_decide(shared, &row)
     };
     let kind = shared.kind_name(row.kind).to_string();
     memos.sort_by_key(|m| m.number);
@@ -503,7 +508,7 @@ fn describe(valid: &Valid, effects: &[EffectRecord]) -> Choice {
             label: format!("It happened: {}", says(id)),
             will: vec!["it counts as done, and the job goes on when no question is left".into()],
             will_not: vec!["it is asked for again".into()],
-            decides: Verdict::Happened { effect: id.clone(), reference: None, result: None },
+            decides: Verdict::Happened { effect: id.clone(), reference: None, result: None, undo: None },
         },
         Valid::DidNotHappen(id) => Choice {
             label: format!("It did not happen: {}", says(id)),
@@ -581,11 +586,15 @@ fn replays(valid: &[Valid], effects: &[EffectRecord], memos: &[Memo]) -> Vec<Cho
 
 /// Whether two people have to decide about this job.
 fn needs_two(shared: &Shared, tx: &Write<'_>, id: JobId) -> Result<bool, StoreError> {
-    Ok(tx.job(id)?.is_some_and(|row| two_decide(shared, &row)))
+    // What was begun by one is ended by another, whatever the rule says now.
+    let begun = tx.letter(id)?.is_some_and(|letter| letter.proposed.is_some());
+    Ok(begun || tx.job(id)?.is_some_and(|row| two_decide(shared, &row)))
 }
 
 fn two_decide(shared: &Shared, row: &JobRow) -> bool {
-    let Some(kind) = shared.registry.kind(&shared.kind_name(row.kind)) else { return false };
+    let name = shared.kind_name(row.kind);
+    // Of a kind that is not registered here nobody can read the stake; that two had to decide is remembered.
+    let Some(kind) = shared.registry.kind(&name) else { return shared.registry.pairs.contains(&*name) };
     let Some(limit) = kind.rules.second_person_above else { return false };
     (kind.stake)(row).is_none_or(|stake| limit == 0 || stake > limit)
 }
@@ -623,7 +632,7 @@ impl DecideOp {
             return Err(Refusal::WrongState(crate::model::job::State::from(&job.state)).into());
         };
         let effects = tx.effects(self.job)?;
-        let verdict = self.rebuilt(&effects);
+        let verdict = rebuilt(shared, &self.verdict, &effects);
         let running = |id: &EffectId| shared.calls.running(self.job, id);
         let rules = shared.rules_of(job.kind);
         let decided = match &verdict {
@@ -656,26 +665,30 @@ impl DecideOp {
         let changed = named(tx, shared, change)?;
         Ok((undo::put(tx, shared, changed, None)?, came))
     }
-    /// A reference becomes the result it stands for, if the effect can rebuild it.
-    fn rebuilt(&self, effects: &[EffectRecord]) -> Verdict {
-        match &self.verdict {
-            Verdict::Happened { effect, reference, result: None } => {
-                let record = effects.iter().find(|e| e.id == *effect);
-                let entry = self.core.shared.registry.effect(&effect.name);
-                let result = record
-                    .zip(entry)
-                    .and_then(|(r, entry)| (entry.rebuild)(&r.request, r.version, reference.as_deref()))
-                    .filter(|json| json.len() <= self.core.shared.limits.payload);
-                Verdict::Happened { effect: effect.clone(), reference: reference.clone(), result }
-            }
-            Verdict::Happened { .. }
-            | Verdict::DidNotHappen { .. }
-            | Verdict::TryAgain
-            | Verdict::HandledOutside
-            | Verdict::Discard
-            | Verdict::Undo
-            | Verdict::ReplayFrom { .. } => self.verdict.clone(),
+}
+
+/// A reference becomes the result it stands for, if the effect can rebuild it, and says how it is undone, as the result of a call does.
+fn rebuilt(shared: &Shared, verdict: &Verdict, effects: &[EffectRecord]) -> Verdict {
+    match verdict {
+        Verdict::Happened { effect, reference, result: None, .. } => {
+            let record = effects.iter().find(|e| e.id == *effect);
+            let entry = shared.registry.effect(&effect.name);
+            let (result, undo) = record
+                .zip(entry)
+                .and_then(|(r, entry)| (entry.rebuild)(&r.request, r.version, reference.as_deref()))
+                .filter(|(json, _)| json.len() <= shared.limits.payload)
+                .unzip();
+            let undo = undo.and_then(|undo| undo.into_stored(&shared.limits).unwrap_or_default());
+            let undo = shared.registry.runs(undo);
+            Verdict::Happened { effect: effect.clone(), reference: reference.clone(), result, undo }
         }
+        Verdict::Happened { .. }
+        | Verdict::DidNotHappen { .. }
+        | Verdict::TryAgain
+        | Verdict::HandledOutside
+        | Verdict::Discard
+        | Verdict::Undo
+        | Verdict::ReplayFrom { .. } => verdict.clone(),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::handler::effect::{Begun, Prober};
 use crate::handler::fail::cut;
 use crate::handler::reply::{Answer, Reply, answer};
 use crate::handler::shared::{Changed, Shared, keep, store_error};
+use crate::handler::undo;
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, Probed};
 use crate::model::id::{EffectId, JobId};
@@ -191,11 +192,11 @@ struct CheckedOp {
     asking: Asking,
     probed: Probed,
     answer: Answer<Result<Wall, Error>>,
-    done: Option<Result<(Changed, Wall), Error>>,
+    done: Option<Result<(Vec<Changed>, Wall), Error>>,
 }
 
 impl CheckedOp {
-    fn record(&self, tx: &mut Write<'_>) -> Result<(Changed, Wall), Error> {
+    fn record(&self, tx: &mut Write<'_>) -> Result<(Vec<Changed>, Wall), Error> {
         let shared = &self.core.shared;
         let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
         let (letter, effects) = (tx.letter(self.job)?, tx.effects(self.job)?);
@@ -204,12 +205,17 @@ impl CheckedOp {
         let env = Env { now, draw: shared.draw(), calls: &calls };
         let check = Check { effect: &self.effect, who: &self.who, shown: self.shown, asking: self.asking };
         let rules = shared.rules_of(job.kind);
-        let change = match review::checked(&job, letter.as_ref(), &effects, &check, self.probed.clone(), rules, &env) {
+        let mut probed = self.probed.clone();
+        if let Probed::Found { undo, .. } = &mut probed {
+            *undo = shared.registry.runs(undo.take());
+        }
+        let change = match review::checked(&job, letter.as_ref(), &effects, &check, probed, rules, &env) {
             Ok(change) => change,
             Err(refusal) => return Err(with_news(refusal, &tx.journal(self.job)?, self.lines).into()),
         };
-        tx.put(&change)?;
-        Ok((named(tx, shared, change)?, now.wall))
+        // By its policy a job that is answered by this may be undone.
+        let changed = named(tx, shared, change)?;
+        Ok((undo::put(tx, shared, changed, None)?, now.wall))
     }
 }
 
@@ -220,11 +226,12 @@ impl Op for CheckedOp {
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {
-            (Ok(()), Some(Ok((changed, at)))) => {
-                for e in changed.change.effects().iter().filter(|e| !e.state.is_unresolved()) {
+            (Ok(()), Some(Ok((changes, at)))) => {
+                let own = changes.first().map_or(&[][..], |c| c.change.effects());
+                for e in own.iter().filter(|e| !e.state.is_unresolved()) {
                     self.core.shared.calls.forget(self.job, &e.id);
                 }
-                self.core.shared.report.changed(&[changed]);
+                self.core.shared.report.changed(&changes);
                 self.answer.send(Ok(at));
             }
             (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),

@@ -3,6 +3,7 @@
 pub use super::question::Question;
 
 use super::attempt::Class;
+use super::effect::UndoJob;
 use super::id::{EffectId, JobId};
 use super::time::Wall;
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,9 @@ pub enum Verdict {
         reference: Option<String>,
         /// The result as JSON; `None` if it cannot be rebuilt.
         result: Option<Vec<u8>>,
+        /// The job that compensates it, now that its result is known; kept with the effect, not with what was said.
+        #[serde(skip)]
+        undo: Option<UndoJob>,
     },
     /// The effect did not happen.
     DidNotHappen {
@@ -121,7 +125,7 @@ impl Verdict {
     pub fn same(&self, other: &Self) -> bool {
         let bare = |v: &Self| match v {
             Self::Happened { effect, reference, .. } => {
-                Self::Happened { effect: effect.clone(), reference: reference.clone(), result: None }
+                Self::Happened { effect: effect.clone(), reference: reference.clone(), result: None, undo: None }
             }
             Self::DidNotHappen { .. }
             | Self::TryAgain

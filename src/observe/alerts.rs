@@ -330,6 +330,8 @@ fn dead_letters(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
     }
     let began = seen.oldest_letter.unwrap_or(seen.now).min(seen.now);
     let mut state = out.book.letters.unwrap_or(Since { since: began, told: false });
+    // A clock that was set back must not make somebody wait until it is there again.
+    state.since = state.since.min(seen.now);
     let due = state.since.after(limit);
     if !state.told && due <= seen.now {
         state.told = true;

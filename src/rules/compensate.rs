@@ -54,6 +54,19 @@ pub fn heard(
     Some(change)
 }
 
+/// A compensation that nothing carries on: no effect of it is being undone. A person is asked, nobody waits for ever.
+pub fn nobody_undoes(job: &JobRecord, effects: &[EffectRecord], rules: &KindRules, env: &Env<'_>) -> Option<Change> {
+    let JobState::Compensating { .. } = job.state else { return None };
+    if effects.iter().any(|e| e.undoing == Undoing::UnderWay) {
+        return None;
+    }
+    let mut change = Change::of(job);
+    let scene = Scene { token: Token(0), continuing: false, effects, rules, env };
+    let text = "undoing stopped in the middle: no effect is being undone".to_owned();
+    stop(&mut change, Why::UndoStopped, text, vec![Question::WhatNow], &scene);
+    Some(change)
+}
+
 fn go_on(change: &mut Change, accepted: u32, scene: &Scene<'_>) {
     let Extent { undo, left } = extent(scene.effects);
     let contradictions: Vec<_> = conflicts(scene.effects).collect();

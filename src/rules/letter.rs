@@ -84,13 +84,17 @@ pub fn decide(
     change.record.revision = job.revision.saturating_add(1);
     change.note(Entry::Decision { verdict: verdict.clone(), signed: signed.clone() });
     match verdict {
-        Verdict::Happened { effect, reference, result } => {
+        Verdict::Happened { effect, reference, result, undo } => {
             let record = asked(letter, effects, effect)?;
             if !may_have_happened(letter, record) {
                 return Err(Refusal::NotAChoice(format!("nobody doubts what became of {effect}")));
             }
             let lost = asks(letter, effect, |q| matches!(q, Question::ResultLost { .. }));
             let (mut record, left) = it_happened(record, lost, reference, result, without(letter, effect));
+            if undo.is_some() {
+                // What was stored before the call knew no reference.
+                record.undo.clone_from(undo);
+            }
             if effects.iter().any(|e| e.id == *effect && e.state != EffectState::Confirmed) {
                 record.confirmed = confirmation(job);
             }

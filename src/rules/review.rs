@@ -7,7 +7,7 @@
 use super::effect::{Asking, probed};
 use super::letter::decide;
 use super::moves::{Scene, bury, put_letter};
-use super::{CallFacts, Change, Env, Refusal, lifecycle};
+use super::{CallFacts, Change, Env, LetterMove, Refusal, lifecycle};
 use crate::model::attempt::Class;
 use crate::model::effect::{EffectRecord, EffectState, Probed, Stored};
 use crate::model::id::{EffectId, Lease, Token};
@@ -93,6 +93,10 @@ pub fn checked(
     let mut change = Change::of(job);
     change.record.revision = job.revision.saturating_add(1);
     change.note(entry);
+    if let Some(letter) = letter.filter(|l| l.proposed.is_some()) {
+        // Whoever proposed something did so on the old view.
+        change.letter = LetterMove::Put(LetterRecord { proposed: None, ..letter.clone() });
+    }
     if let Probed::CannotTell(text) = answer {
         change.effects.push(EffectRecord { error: Some(text), ..record.clone() });
     }

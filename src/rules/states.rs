@@ -412,7 +412,7 @@ fn verdicts(s: &Stand, rules: &KindRules) -> Vec<Row> {
     ];
     for name in ["a", "b", "gone", "old-a", "nothing"] {
         for result in [None, Some(b"1".to_vec())] {
-            let v = Verdict::Happened { effect: id(name), reference: None, result };
+            let v = Verdict::Happened { effect: id(name), reference: None, result, undo: None };
             out.push(("a person: it happened", decide(&v)));
         }
         for new_key in [false, true] {
@@ -432,7 +432,7 @@ fn check_choices(s: &Stand, rules: &KindRules) {
         letter::decide(&s.job, letter, &s.effects, v, &signed(NOW), s.job.revision, &|_| false, rules).is_ok()
     };
     for name in ["a", "b", "gone", "old-a", "nothing"] {
-        let happened = Verdict::Happened { effect: id(name), reference: None, result: None };
+        let happened = Verdict::Happened { effect: id(name), reference: None, result: None, undo: None };
         assert_eq!(
             choices.contains(&letter::Choice::Happened(id(name))),
             accepted(&happened),

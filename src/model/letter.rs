@@ -149,6 +149,39 @@ pub struct Signed {
     pub at: Wall,
 }
 
+/// A person as one name: not another one by case, spaces, or characters that cannot be seen.
+pub fn person(who: &str) -> String {
+    let shown: String = who.chars().filter(|c| c.is_whitespace() || !cannot_be_seen(*c)).collect();
+    shown.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+}
+
+/// What could make one line look like two, or like another one.
+pub fn breaks_a_line(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Control and format characters, and fillers.
+fn cannot_be_seen(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{34f}'
+                | '\u{61c}'
+                | '\u{115f}'..='\u{1160}'
+                | '\u{17b4}'..='\u{17b5}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{ffa0}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
+}
+
 /// One line of a job's history; appended, never changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Entry {

@@ -101,6 +101,37 @@ mod tests {
     use super::*;
     use crate::model::effect::{Recovery, Risk};
 
+    /// A payment was undone, and an earlier call of it turns out to have happened, too. A person can say so, and the rest can then be
+    /// undone: the question is no dead end.
+    #[test]
+    fn a_second_account_of_what_was_undone_can_be_answered() {
+        use super::super::fixture::signed;
+        use super::super::{LetterMove, letter, undo};
+        use crate::model::letter::{LetterRecord, Verdict};
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let twice = EffectRecord { conflict: true, undo: Some(way_back("a")), ..record("a", EffectState::Undone, 1) };
+        let rest = EffectRecord { undo: Some(way_back("b")), ..record("b", EffectState::Confirmed, 1) };
+        let effects = [twice, rest];
+        let asked = LetterRecord {
+            why: Why::EffectUnresolved,
+            created: crate::model::time::Wall(0),
+            class: Class::Unknown,
+            error: String::new(),
+            questions: vec![Question::Conflict { effect: effects[0].id.clone() }],
+            proposed: None,
+        };
+        let job = job(JobState::NeedsDecision);
+        let happened = Verdict::Happened { effect: effects[0].id.clone(), reference: None, result: None, undo: None };
+        assert!(letter::choices(&asked, &effects).contains(&letter::Choice::Happened(effects[0].id.clone())));
+        let change = letter::decide(&job, &asked, &effects, &happened, &signed(1), job.revision, &|_| false, &rules);
+        let change = change.expect("it can be answered");
+        let answered = &change.effects()[0];
+        assert_eq!((answered.state, answered.conflict), (EffectState::Undone, false));
+        let LetterMove::Put(left) = change.letter() else { unreachable!("it must not run on") };
+        assert_eq!((left.why, &left.questions[..]), (Why::UndoStopped, &[Question::WhatNow][..]));
+        assert!(undo::may_undo(&[answered.clone(), effects[1].clone()], &|_| false).is_ok());
+    }
+
     /// While a parcel was recalled a late answer proved that a mail went out, too, which nobody can call back: the job does not end
     /// as if everything were undone.
     #[test]

@@ -447,6 +447,29 @@ fn check_choices(s: &Stand, rules: &KindRules) {
             letter.questions
         );
     }
+    // And every question about what happened can be answered: none of them can only be thrown away.
+    for q in letter.questions.iter().filter(|q| !matches!(q, Question::WhatNow | Question::Undeclared { .. })) {
+        let Some(effect) = q.effect().cloned() else { continue };
+        if !s.effects.iter().any(|e| e.id == effect) {
+            continue;
+        }
+        let result = Some(b"1".to_vec());
+        let answers = [
+            Verdict::Happened { effect: effect.clone(), reference: None, result, undo: None },
+            Verdict::DidNotHappen { effect, new_key: true },
+        ];
+        let gone = answers.iter().any(|v| {
+            match letter::decide(&s.job, letter, &s.effects, v, &signed(NOW), s.job.revision, &|_| false, rules) {
+                Ok(change) => match change.letter() {
+                    super::LetterMove::Put(letter) => !letter.questions.contains(q),
+                    super::LetterMove::Remove => true,
+                    super::LetterMove::Keep => false,
+                },
+                Err(_) => false,
+            }
+        });
+        assert!(gone, "nobody can answer {q:?} of {:?}: {:?}", letter.questions, s.effects);
+    }
     assert_eq!(choices.contains(&letter::Choice::TryAgain), accepted(&Verdict::TryAgain));
     assert_eq!(choices.contains(&letter::Choice::HandledOutside), accepted(&Verdict::HandledOutside));
     assert_eq!(choices.contains(&letter::Choice::Undo), accepted(&Verdict::Undo));

@@ -87,6 +87,11 @@ pub(super) enum ByPolicy {
     Ask(String),
 }
 
+/// What a letter says of a policy that would undo, and may not.
+pub(super) fn not_by_itself(reason: &str) -> String {
+    format!("nothing was undone by itself: {reason}")
+}
+
 pub(super) fn by_policy(
     why: Why,
     questions: &[Question],

@@ -448,9 +448,19 @@ fn check_choices(s: &Stand, rules: &KindRules) {
         );
     }
     // And every question about what happened can be answered: none of them can only be thrown away.
-    for q in letter.questions.iter().filter(|q| !matches!(q, Question::WhatNow | Question::Undeclared { .. })) {
+    for q in &letter.questions {
         let Some(effect) = q.effect().cloned() else { continue };
-        if !s.effects.iter().any(|e| e.id == effect) {
+        let Some(record) = s.effects.iter().find(|e| e.id == effect) else { continue };
+        // Not those that nobody asks about a record as it stands here.
+        let meant = match q {
+            Question::DidItHappen { .. } => record.state.is_unresolved(),
+            Question::Conflict { .. } => record.conflict,
+            Question::ResultLost { .. } => record.state == EffectState::Confirmed,
+            Question::RequestChanged { .. } | Question::RequestUnreadable { .. } => record.state != EffectState::Undone,
+            // These are about today's code: running again answers them.
+            Question::Undeclared { .. } | Question::WhatNow => false,
+        };
+        if !meant {
             continue;
         }
         let result = Some(b"1".to_vec());

@@ -11,7 +11,7 @@ use crate::engine::bridge::Handle;
 use crate::engine::core::{Core, Pool, Pooled};
 use crate::engine::dispatcher::{CLOCK, Dispatcher, Served, ToTasks};
 use crate::engine::idle;
-use crate::engine::ops::{PAUSES, PauseOp, REWOUND, Scope, load_pauses};
+use crate::engine::ops::{PAIRS, PAUSES, PauseOp, REWOUND, Scope, load_pauses};
 use crate::engine::outbox::{SUSPECTS, SuspectOp};
 use crate::engine::recover::{self, RecoverOp};
 use crate::engine::relays::{AsyncDeliver, Deliver, Relays};
@@ -282,6 +282,10 @@ impl Builder {
         relays.topics().for_each(|topic| observer.counters().topic(topic));
         let (marks, pauses, rewound, alerts) =
             store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS)?)))?;
+        if let Some(bytes) = store.read(|v| v.meta(PAIRS))? {
+            // What cannot be read was written by a version that keeps it otherwise.
+            self.registry.pairs = serde_json::from_slice(&bytes).unwrap_or_default();
+        }
         let (alarms, words) = if self.listeners.is_empty() {
             (None, None)
         } else {
@@ -362,6 +366,7 @@ impl Builder {
         suspect_messages(&core, &opened.slots)?;
         store.run_file().forget_found();
         let served = serve(&core)?;
+        carry_on(&shared)?;
 
         let (to_threads, jobs) = worker::channel(workers);
         let (to_tasks, abort) = task_ends(&core, bridge.as_ref());
@@ -533,6 +538,23 @@ fn suspect_messages(core: &Arc<Core>, slots: &[crate::store::Slot]) -> Result<()
     reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)
 }
 
+/// Every compensation has somebody who carries it on: before anything is claimed.
+fn carry_on(shared: &Arc<Shared>) -> Result<(), Error> {
+    for job in shared.store.read(|v| v.compensating())? {
+        let (tell, reply) = answer();
+        let op = recover::CarryOnOp { shared: shared.clone(), job, changes: Vec::new(), answer: tell };
+        shared.submit(Lane::Outcome, Box::new(op))?;
+        match reply.wait().unwrap_or(Err(StoreError::Closed)) {
+            Ok(()) => {}
+            Err(e @ (StoreError::Corrupt { .. } | StoreError::Bug(_))) => {
+                shared.report.warn(&format!("nobody knows whether job {job} is still being undone: {e}"));
+            }
+            Err(e) => return Err(store_error(e)),
+        }
+    }
+    Ok(())
+}
+
 /// Gives every registered kind, and each of its former names, a number in this file.
 fn serve(core: &Core) -> Result<Vec<Served>, Error> {
     let shared = &core.shared;
@@ -543,7 +565,9 @@ fn serve(core: &Core) -> Result<Vec<Served>, Error> {
         .flat_map(|k| std::iter::once(k.name).chain(k.aliases.iter().copied()).map(|n| (n, k.clone())))
         .collect();
     let (tell, reply) = answer();
-    let op = crate::engine::ops::KindsOp::new(names.iter().map(|(n, _)| *n).collect(), tell);
+    let pairs = Some(shared.registry.pairs_now()).filter(|now| *now != shared.registry.pairs);
+    let pairs = pairs.map(|now| serde_json::to_vec(&now).map_err(|e| StoreError::Bug(e.to_string()))).transpose()?;
+    let op = crate::engine::ops::KindsOp::new(names.iter().map(|(n, _)| *n).collect(), pairs, tell);
     shared.submit(Lane::Outcome, Box::new(op))?;
     let ids = reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)?;
     let served = |((name, kind), id): (&(&'static str, Arc<Kind>), KindId)| {

@@ -14,13 +14,13 @@ use crate::handler::undo;
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, EffectState, Risk, Stored, Undoing};
 use crate::model::id::{EffectId, JobId};
-use crate::model::job::{JobRow, Memo};
+use crate::model::job::{JobRow, JobState, Memo};
 use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
 use crate::model::time::Wall;
-use crate::rules::Refusal;
 use crate::rules::letter::{self, Choice as Valid};
 use crate::rules::review::{self, Second};
 use crate::rules::undo::{extent, taken_back, undo_key};
+use crate::rules::{Change, LetterMove, Refusal};
 use crate::store::{Lane, Op, StoreError, View, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -209,7 +209,12 @@ impl Decision {
     }
     /// The effect happened. With the provider's reference its result can be rebuilt.
     pub fn happened(effect: &EffectId, reference: Option<&str>) -> Self {
-        Self::new(Verdict::Happened { effect: effect.clone(), reference: reference.map(str::to_owned), result: None })
+        Self::new(Verdict::Happened {
+            effect: effect.clone(),
+            reference: reference.map(str::to_owned),
+            result: None,
+            undo: None,
+        })
     }
     /// The effect did not happen. The next call uses the same idempotency key, unless [`with_new_key`](Self::with_new_key).
     pub fn did_not_happen(effect: &EffectId) -> Self {
@@ -254,7 +259,8 @@ impl Decision {
     pub fn discard() -> Self {
         Self::new(Verdict::Discard)
     }
-    /// Who decides, and why: both are required and kept in the same commit.
+    /// Who decides, and why: both are required, in one line each, and kept in the same commit. `who` has to be an id that your app has
+    /// authenticated: where two people have to decide, they are told apart by it (not by case, spaces or what cannot be seen).
     pub fn by(mut self, who: &str, why: &str) -> Self {
         self.who = who.to_owned();
         self.why = why.to_owned();
@@ -384,12 +390,22 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
     let two = {
         // The stake is read by the app's code.
         let _inside = InsideTransaction::enter();
-        two_decide(shared, &row)
+        letter.proposed.is_some() || two_decide(shared, &row)
     };
     let kind = shared.kind_name(row.kind).to_string();
     memos.sort_by_key(|m| m.number);
     let valid = letter::choices(&letter, &effects);
-    let mut choices: Vec<Choice> = valid.iter().map(|c| describe(c, &effects)).collect();
+    let follows = |verdict: &Verdict| {
+        // A result is rebuilt by the app's code.
+        let _inside = InsideTransaction::enter();
+        let nobody = Signed { who: String::new(), why: String::new(), at: shared.now().wall };
+        let running = |effect: &EffectId| shared.calls.running(id, effect);
+        let verdict = rebuilt(shared, verdict, &effects);
+        let rules = shared.rules_of(row.kind);
+        let change = letter::decide(&record, &letter, &effects, &verdict, &nobody, record.revision, &running, rules);
+        change.map_err(|refusal| refusal.to_string())
+    };
+    let mut choices: Vec<Choice> = valid.iter().map(|c| describe(c, &effects, &follows)).collect();
     choices.extend(replays(&valid, &effects, &memos));
     let can_ask = |e: &&EffectRecord| shared.registry.effect(&e.id.name).is_some_and(|entry| entry.prober.is_some());
     let checkable = effects.iter().filter(|e| review::may_check(&letter, e)).filter(can_ask).map(|e| e.id.clone());
@@ -435,8 +451,28 @@ fn sign(shared: &Shared, who: String, why: String) -> Result<Signed, Error> {
         if text.len() > limit {
             return Err(Error::TooBig { what: "reason or name", len: text.len(), limit });
         }
+        in_one_line(what, text)?;
     }
+    named_person(&who)?;
     Ok(Signed { who, why, at: shared.now().wall })
+}
+
+/// What people sign with stands in lists, line by line: a line break in it could look like the line of somebody else.
+fn in_one_line(what: &str, text: &str) -> Result<(), Error> {
+    if text.chars().any(crate::model::letter::breaks_a_line) {
+        let text = format!("the {what} has line breaks or other control characters: write it in one plain line");
+        return Err(Refusal::NotAChoice(text).into());
+    }
+    Ok(())
+}
+
+/// A name of which something can be seen.
+fn named_person(who: &str) -> Result<(), Error> {
+    if crate::model::letter::person(who).is_empty() {
+        let text = "the name of the person who decides has nothing that can be seen: sign with an authenticated id";
+        return Err(Refusal::NotAChoice(text.into()).into());
+    }
+    Ok(())
 }
 
 /// A stale view says what has happened since it was shown: the lines of the history that it did not have.
@@ -491,7 +527,52 @@ fn line(e: &EffectRecord, undo_job: Option<JobId>) -> LedgerLine {
     }
 }
 
-fn describe(valid: &Valid, effects: &[EffectRecord]) -> Choice {
+/// What a decision that answers a question leads to, from the same rules that carry it out. `on` is what it means that the job goes on.
+fn leads_to(came: &Result<Change, String>, effects: &[EffectRecord], on: &str) -> String {
+    let change = match came {
+        Ok(change) => change,
+        Err(why) => return format!("not now: {why}"),
+    };
+    match &change.record().state {
+        JobState::Compensating { .. } => {
+            let now: Vec<EffectRecord> = effects
+                .iter()
+                .map(|e| change.effects().iter().find(|new| new.id == e.id).unwrap_or(e).clone())
+                .collect();
+            let undone = now.iter().filter(|e| e.undoing == Undoing::UnderWay).chain(extent(&now).undo);
+            let undone: Vec<&str> = undone.map(|e| e.says.as_str()).collect();
+            format!("the job does not go on: it is undone at once ({})", undone.join("; "))
+        }
+        JobState::NeedsDecision | JobState::Dead => {
+            let next = match change.letter() {
+                LetterMove::Put(letter) => letter.questions.first(),
+                LetterMove::Keep | LetterMove::Remove => None,
+            };
+            let says =
+                |id: &EffectId| effects.iter().find(|e| e.id == *id).map_or_else(|| id.to_string(), |e| e.says.clone());
+            match next {
+                Some(Question::ResultLost { effect }) => {
+                    format!("the job waits: the reference of this is asked for next, for its result: {}", says(effect))
+                }
+                Some(
+                    Question::DidItHappen { effect }
+                    | Question::RequestChanged { effect }
+                    | Question::RequestUnreadable { effect }
+                    | Question::Undeclared { effect }
+                    | Question::Conflict { effect },
+                ) => format!("the job waits: this is asked next: {}", says(effect)),
+                Some(Question::WhatNow) | None => "the job waits: it is asked next what shall become of it".to_owned(),
+            }
+        }
+        JobState::Ready { .. }
+        | JobState::Delayed { .. }
+        | JobState::Running { .. }
+        | JobState::Waiting { .. }
+        | JobState::Ended { .. } => on.to_owned(),
+    }
+}
+
+fn describe(valid: &Valid, effects: &[EffectRecord], follows: &dyn Fn(&Verdict) -> Result<Change, String>) -> Choice {
     let says = |id: &EffectId| effects.iter().find(|e| e.id == *id).map_or_else(|| id.to_string(), |e| e.says.clone());
     let done: Vec<String> = effects
         .iter()
@@ -499,18 +580,35 @@ fn describe(valid: &Valid, effects: &[EffectRecord]) -> Choice {
         .map(|e| format!("{} is done again", e.says))
         .collect();
     match valid {
-        Valid::Happened(id) => Choice {
-            label: format!("It happened: {}", says(id)),
-            will: vec!["it counts as done, and the job goes on when no question is left".into()],
-            will_not: vec!["it is asked for again".into()],
-            decides: Verdict::Happened { effect: id.clone(), reference: None, result: None },
-        },
-        Valid::DidNotHappen(id) => Choice {
-            label: format!("It did not happen: {}", says(id)),
-            will: vec!["it is asked for again, with the same key unless you want a new one".into()],
-            will_not: done,
-            decides: Verdict::DidNotHappen { effect: id.clone(), new_key: false },
-        },
+        Valid::Happened(id) => {
+            let said = |result| Verdict::Happened { effect: id.clone(), reference: None, result, undo: None };
+            let undone = effects.iter().any(|e| e.id == *id && e.state == EffectState::Undone);
+            let known = leads_to(&follows(&said(Some(Vec::new()))), effects, "the job goes on");
+            let bare = leads_to(&follows(&said(None)), effects, "the job goes on");
+            let mut will = vec![if undone { "it stays undone" } else { "it counts as done" }.to_owned(), known.clone()];
+            if bare != known {
+                will.push(format!("without a reference that its result can be rebuilt from: {bare}"));
+            }
+            Choice {
+                label: format!("It happened: {}", says(id)),
+                will,
+                will_not: vec!["it is asked for again".into()],
+                decides: said(None),
+            }
+        }
+        Valid::DidNotHappen(id) => {
+            let decides = Verdict::DidNotHappen { effect: id.clone(), new_key: false };
+            let new = Verdict::DidNotHappen { effect: id.clone(), new_key: true };
+            let on = "it is asked for again, with the same key unless you want a new one";
+            let with_new = "it is asked for again, with a new key, which you have to want (with_new_key)";
+            let came = follows(&decides);
+            let text = if came.is_err() && follows(&new).is_ok() {
+                leads_to(&follows(&new), effects, with_new)
+            } else {
+                leads_to(&came, effects, on)
+            };
+            Choice { label: format!("It did not happen: {}", says(id)), will: vec![text], will_not: done, decides }
+        }
         Valid::TryAgain => Choice {
             label: "Try again".into(),
             will: vec!["the job runs once more at once; this does not spend its automatic tries".into()],
@@ -581,11 +679,15 @@ fn replays(valid: &[Valid], effects: &[EffectRecord], memos: &[Memo]) -> Vec<Cho
 
 /// Whether two people have to decide about this job.
 fn needs_two(shared: &Shared, tx: &Write<'_>, id: JobId) -> Result<bool, StoreError> {
-    Ok(tx.job(id)?.is_some_and(|row| two_decide(shared, &row)))
+    // What was begun by one is ended by another, whatever the rule says now.
+    let begun = tx.letter(id)?.is_some_and(|letter| letter.proposed.is_some());
+    Ok(begun || tx.job(id)?.is_some_and(|row| two_decide(shared, &row)))
 }
 
 fn two_decide(shared: &Shared, row: &JobRow) -> bool {
-    let Some(kind) = shared.registry.kind(&shared.kind_name(row.kind)) else { return false };
+    let name = shared.kind_name(row.kind);
+    // Of a kind that is not registered here nobody can read the stake; that two had to decide is remembered.
+    let Some(kind) = shared.registry.kind(&name) else { return shared.registry.pairs.contains(&*name) };
     let Some(limit) = kind.rules.second_person_above else { return false };
     (kind.stake)(row).is_none_or(|stake| limit == 0 || stake > limit)
 }
@@ -623,8 +725,12 @@ impl DecideOp {
             return Err(Refusal::WrongState(crate::model::job::State::from(&job.state)).into());
         };
         let effects = tx.effects(self.job)?;
-        let verdict = self.rebuilt(&effects);
-        let running = |id: &EffectId| shared.calls.running(self.job, id);
+        let verdict = rebuilt(shared, &self.verdict, &effects);
+        // Nor is anything undone while a provider is still being asked about it.
+        let asked = |id: &EffectId| {
+            matches!(verdict, Verdict::Undo) && self.core.checks.lock().contains(&(self.job, id.clone()))
+        };
+        let running = |id: &EffectId| shared.calls.running(self.job, id) || asked(id);
         let rules = shared.rules_of(job.kind);
         let decided = match &verdict {
             Verdict::ReplayFrom { step } => {
@@ -656,26 +762,30 @@ impl DecideOp {
         let changed = named(tx, shared, change)?;
         Ok((undo::put(tx, shared, changed, None)?, came))
     }
-    /// A reference becomes the result it stands for, if the effect can rebuild it.
-    fn rebuilt(&self, effects: &[EffectRecord]) -> Verdict {
-        match &self.verdict {
-            Verdict::Happened { effect, reference, result: None } => {
-                let record = effects.iter().find(|e| e.id == *effect);
-                let entry = self.core.shared.registry.effect(&effect.name);
-                let result = record
-                    .zip(entry)
-                    .and_then(|(r, entry)| (entry.rebuild)(&r.request, r.version, reference.as_deref()))
-                    .filter(|json| json.len() <= self.core.shared.limits.payload);
-                Verdict::Happened { effect: effect.clone(), reference: reference.clone(), result }
-            }
-            Verdict::Happened { .. }
-            | Verdict::DidNotHappen { .. }
-            | Verdict::TryAgain
-            | Verdict::HandledOutside
-            | Verdict::Discard
-            | Verdict::Undo
-            | Verdict::ReplayFrom { .. } => self.verdict.clone(),
+}
+
+/// A reference becomes the result it stands for, if the effect can rebuild it, and says how it is undone, as the result of a call does.
+fn rebuilt(shared: &Shared, verdict: &Verdict, effects: &[EffectRecord]) -> Verdict {
+    match verdict {
+        Verdict::Happened { effect, reference, result: None, .. } => {
+            let record = effects.iter().find(|e| e.id == *effect);
+            let entry = shared.registry.effect(&effect.name);
+            let (result, undo) = record
+                .zip(entry)
+                .and_then(|(r, entry)| (entry.rebuild)(&r.request, r.version, reference.as_deref()))
+                .filter(|(json, _)| json.len() <= shared.limits.payload)
+                .unzip();
+            let undo = undo.and_then(|undo| undo.into_stored(&shared.limits).unwrap_or_default());
+            let undo = shared.registry.runs(undo);
+            Verdict::Happened { effect: effect.clone(), reference: reference.clone(), result, undo }
         }
+        Verdict::Happened { .. }
+        | Verdict::DidNotHappen { .. }
+        | Verdict::TryAgain
+        | Verdict::HandledOutside
+        | Verdict::Discard
+        | Verdict::Undo
+        | Verdict::ReplayFrom { .. } => verdict.clone(),
     }
 }
 

@@ -10,8 +10,9 @@ use crate::engine::ops::named;
 use crate::error::Error;
 use crate::handler::effect::{Begun, Prober};
 use crate::handler::fail::cut;
-use crate::handler::reply::{Answer, Reply, answer};
+use crate::handler::reply::{Answer, Reply, Waited, answer};
 use crate::handler::shared::{Changed, Shared, keep, store_error};
+use crate::handler::undo;
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, Probed};
 use crate::model::id::{EffectId, JobId};
@@ -21,7 +22,7 @@ use crate::rules::review::{self, Check};
 use crate::rules::{Env, Refusal};
 use crate::store::{Lane, Op, StoreError, Write};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What came of asking a provider again.
 #[derive(Clone, Debug)]
@@ -53,7 +54,8 @@ pub enum CheckAnswer {
 
 impl Jobs {
     /// Asks the provider again about an effect of a letter ([`DeadLetter::can_check`]) and writes down what it said. "It happened"
-    /// is taken as a fact; everything else is for the person who decides.
+    /// is taken as a fact; everything else is for the person who decides. A provider that does not answer within the kind's attempt
+    /// timeout cannot tell.
     ///
     /// # Errors
     /// Refused if the letter changed since it was shown, while a call or another check of this effect runs, or if no probe is
@@ -64,13 +66,17 @@ impl Jobs {
         if who.trim().is_empty() {
             return Err(Refusal::NotAChoice("the name of the person who asks is missing".into()).into());
         }
+        super::in_one_line("name of the person who asks", who)?;
+        super::named_person(who)?;
         let who = cut(who.to_owned(), shared.limits.error_text);
         let core = &self.0.core;
         let _guard = Guard::take(core, letter.job, effect)?;
         let (record, asking) = self.question(letter, effect)?;
         let entry = shared.registry.effect(&effect.name).and_then(|e| e.prober.clone());
         let prober = entry.ok_or_else(|| Refusal::NotAChoice(format!("no probe is registered for {effect}")))?;
-        let probed = ask(shared, &prober, &record)?;
+        let kind = shared.store.read(|v| v.record(letter.job))?.map(|job| job.kind);
+        let at_most = kind.map_or(shared.plain.attempt_timeout, |kind| shared.rules_of(kind).attempt_timeout);
+        let probed = ask(shared, prober, record, at_most)?;
         let text = review::in_words(&probed, asking.settled);
         let answer = match &probed {
             Probed::Found { reference, .. } => CheckAnswer::Happened(reference.clone()),
@@ -138,9 +144,10 @@ impl Drop for Guard {
     }
 }
 
-fn ask(shared: &Shared, prober: &Prober, record: &EffectRecord) -> Result<Probed, Error> {
-    match prober {
-        Prober::Blocking(f) => Ok(f(&record.request, record.version, &record.key)),
+/// Asks beside the caller, who waits no longer than an attempt may: a provider that never answers must not hold up the next question.
+fn ask(shared: &Shared, prober: Prober, record: EffectRecord, at_most: Duration) -> Result<Probed, Error> {
+    let reply = match prober {
+        Prober::Blocking(f) => idle::aside(move || Ok(f(&record.request, record.version, &record.key))),
         Prober::Async(f) => {
             let future = match f(&record.request, record.version, &record.key) {
                 Begun::Answer(probed) => return Ok(probed),
@@ -149,9 +156,14 @@ fn ask(shared: &Shared, prober: &Prober, record: &EffectRecord) -> Result<Probed
             let (tell, reply) = answer();
             let bridge =
                 shared.bridge.as_ref().ok_or_else(|| Error::NoRuntime(format!("the probe of {}", record.id)))?;
-            bridge.spawn(Box::pin(async move { tell.send(future.await) }));
-            Ok(reply.wait().unwrap_or_else(|| Probed::CannotTell("the probe was lost with its runtime".into())))
+            bridge.spawn(Box::pin(async move { tell.send(Ok(future.await)) }));
+            reply
         }
+    };
+    match reply.wait_at_most(at_most) {
+        Waited::Told(probed) => probed,
+        Waited::Gone => Ok(Probed::CannotTell("the probe was lost with its runtime".into())),
+        Waited::Over => Ok(Probed::CannotTell(format!("no answer within {at_most:?}"))),
     }
 }
 
@@ -191,11 +203,11 @@ struct CheckedOp {
     asking: Asking,
     probed: Probed,
     answer: Answer<Result<Wall, Error>>,
-    done: Option<Result<(Changed, Wall), Error>>,
+    done: Option<Result<(Vec<Changed>, Wall), Error>>,
 }
 
 impl CheckedOp {
-    fn record(&self, tx: &mut Write<'_>) -> Result<(Changed, Wall), Error> {
+    fn record(&self, tx: &mut Write<'_>) -> Result<(Vec<Changed>, Wall), Error> {
         let shared = &self.core.shared;
         let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
         let (letter, effects) = (tx.letter(self.job)?, tx.effects(self.job)?);
@@ -204,12 +216,17 @@ impl CheckedOp {
         let env = Env { now, draw: shared.draw(), calls: &calls };
         let check = Check { effect: &self.effect, who: &self.who, shown: self.shown, asking: self.asking };
         let rules = shared.rules_of(job.kind);
-        let change = match review::checked(&job, letter.as_ref(), &effects, &check, self.probed.clone(), rules, &env) {
+        let mut probed = self.probed.clone();
+        if let Probed::Found { undo, .. } = &mut probed {
+            *undo = shared.registry.runs(undo.take());
+        }
+        let change = match review::checked(&job, letter.as_ref(), &effects, &check, probed, rules, &env) {
             Ok(change) => change,
             Err(refusal) => return Err(with_news(refusal, &tx.journal(self.job)?, self.lines).into()),
         };
-        tx.put(&change)?;
-        Ok((named(tx, shared, change)?, now.wall))
+        // By its policy a job that is answered by this may be undone.
+        let changed = named(tx, shared, change)?;
+        Ok((undo::put(tx, shared, changed, None)?, now.wall))
     }
 }
 
@@ -220,11 +237,12 @@ impl Op for CheckedOp {
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.done) {
-            (Ok(()), Some(Ok((changed, at)))) => {
-                for e in changed.change.effects().iter().filter(|e| !e.state.is_unresolved()) {
+            (Ok(()), Some(Ok((changes, at)))) => {
+                let own = changes.first().map_or(&[][..], |c| c.change.effects());
+                for e in own.iter().filter(|e| !e.state.is_unresolved()) {
                     self.core.shared.calls.forget(self.job, &e.id);
                 }
-                self.core.shared.report.changed(&[changed]);
+                self.core.shared.report.changed(&changes);
                 self.answer.send(Ok(at));
             }
             (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),

@@ -1,12 +1,12 @@
 //! Many dead letters at once: first the count, as of a number, then their release in slices. What changed since the count, or has
 //! an effect nobody is sure of, is left out and named; there is no "retry all".
 
-use super::{needs_two, sign};
+use super::{needs_two, sign, two_decide};
 use crate::engine::core::Core;
 use crate::engine::ops::named;
 use crate::error::Error;
 use crate::handler::reply::{Answer, Reply, answer};
-use crate::handler::shared::{Changed, store_error};
+use crate::handler::shared::{Changed, InsideTransaction, store_error};
 use crate::jobs::Jobs;
 use crate::model::id::{EffectId, JobId};
 use crate::model::letter::{LetterRecord, Signed, Why};
@@ -82,7 +82,7 @@ impl ReplayPlan {
     pub fn jobs(&self) -> impl Iterator<Item = JobId> + '_ {
         self.jobs.iter().map(|(id, _)| *id)
     }
-    /// Jobs that fit, but have a question that has to be answered first: never in the plan.
+    /// Jobs that fit, but have a question that has to be answered first, or need two people: never in the plan.
     pub fn ask_first(&self) -> &[JobId] {
         &self.ask_first
     }
@@ -109,6 +109,7 @@ impl Jobs {
         shared.may_call()?;
         let mut plan =
             ReplayPlan { as_of: shared.store.read(|v| v.last_number())?, jobs: VecDeque::new(), ask_first: Vec::new() };
+        let began = shared.now().wall;
         let mut after = None;
         loop {
             let (ids, found) = shared.store.read(|v| {
@@ -116,7 +117,11 @@ impl Jobs {
                 let mut found = Vec::new();
                 for id in &ids {
                     match (v.record(*id), v.letter(*id), v.effects(*id)) {
-                        (Ok(Some(job)), Ok(Some(letter)), Ok(effects)) => found.push((job, letter, effects)),
+                        (Ok(Some(job)), Ok(Some(letter)), Ok(effects)) => match v.job(*id) {
+                            Ok(Some(row)) => found.push((job, row, letter, effects)),
+                            Ok(None) | Err(StoreError::Corrupt { .. }) => {}
+                            Err(e) => return Err(e),
+                        },
                         // A damaged letter is shown, and decided, by itself.
                         (Err(StoreError::Corrupt { .. }), _, _)
                         | (_, Err(StoreError::Corrupt { .. }), _)
@@ -128,10 +133,22 @@ impl Jobs {
                 }
                 Ok((ids, found))
             })?;
-            for (job, letter, effects) in found {
+            for (job, row, letter, effects) in found {
                 // One that became a letter while this was counted has a number that was handed out before, and a revision that
                 // nobody was shown: only what was there is in the plan.
-                if job.id.number() > plan.as_of || !filter.fits(&shared.kind_name(job.kind), &letter) {
+                if job.id.number() > plan.as_of
+                    || letter.created > began
+                    || !filter.fits(&shared.kind_name(job.kind), &letter)
+                {
+                    continue;
+                }
+                let pairs = {
+                    // The stake is read by the app's code.
+                    let _inside = InsideTransaction::enter();
+                    letter.proposed.is_some() || two_decide(shared, &row)
+                };
+                if pairs {
+                    plan.ask_first.push(job.id);
                     continue;
                 }
                 let (quiet, signed) =
@@ -152,15 +169,20 @@ impl Jobs {
     /// an effect nobody is sure of, or needs a second person is refused by itself and named.
     ///
     /// # Errors
-    /// If who or why is missing, and a store that cannot write: what was released until then stays released, the rest stays in the
-    /// plan.
+    /// If who or why is missing, and a store that cannot write: the rest stays in the plan. What was released in an earlier commit of
+    /// the same call is returned instead, and the next call has the error.
     pub fn replay(&self, plan: &mut ReplayPlan, at_most: usize, who: &str, why: &str) -> Result<Replayed, Error> {
         let mut out = Replayed::default();
         let mut left = at_most;
         while left > 0 && !plan.jobs.is_empty() {
             let slice: Vec<_> = plan.jobs.iter().take(left.min(PAGE)).copied().collect();
             let (n, reply) = (slice.len(), self.submit_replay(slice, who, why)?);
-            let part = reply.wait().unwrap_or(Err(Error::ShutDown))?;
+            let part = match reply.wait().unwrap_or(Err(Error::ShutDown)) {
+                Ok(part) => part,
+                // What was released is said; the next slice says what is wrong.
+                Err(_) if left < at_most => return Ok(out),
+                Err(e) => return Err(e),
+            };
             plan.jobs.drain(..n);
             left -= n;
             out.released.extend(part.released);
@@ -184,7 +206,12 @@ impl Jobs {
         while left > 0 && !plan.jobs.is_empty() {
             let slice: Vec<_> = plan.jobs.iter().take(left.min(PAGE)).copied().collect();
             let (n, reply) = (slice.len(), self.submit_replay(slice, who, why)?);
-            let part = reply.await.unwrap_or(Err(Error::ShutDown))?;
+            let part = match reply.await.unwrap_or(Err(Error::ShutDown)) {
+                Ok(part) => part,
+                // What was released is said; the next slice says what is wrong.
+                Err(_) if left < at_most => return Ok(out),
+                Err(e) => return Err(e),
+            };
             plan.jobs.drain(..n);
             left -= n;
             out.released.extend(part.released);

@@ -103,10 +103,22 @@ impl Jobs {
                 let page = v.ended(after, PAGE)?;
                 let mut found = Vec::new();
                 for (until, id) in &page {
-                    let Some(record) = v.record(*id)? else { continue };
+                    let (record, row) = match (v.record(*id), v.job(*id)) {
+                        (Ok(Some(record)), Ok(Some(row))) => (record, row),
+                        (Ok(_), Ok(_)) => continue,
+                        // One damaged row hides none of the others.
+                        (Err(StoreError::Corrupt { what }), _) | (_, Err(StoreError::Corrupt { what })) => {
+                            shared.report.warn(&format!("job {id} is left out of the list of the trash: {what}"));
+                            continue;
+                        }
+                        (Err(e), _) | (_, Err(e)) => return Err(e),
+                    };
                     let JobState::Ended { how: End::Discarded, at } = record.state else { continue };
-                    let Some(row) = v.job(*id)? else { continue };
-                    found.push((*until, *id, at, row));
+                    // What could not be brought back is not in the trash.
+                    let newer = v.identity(row.kind, row.key.as_str())?.is_none_or(|i| i.id != *id);
+                    if !newer && row.undoes.is_none() {
+                        found.push((*until, *id, at, row));
+                    }
                 }
                 Ok((page, found))
             })?;

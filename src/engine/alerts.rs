@@ -165,7 +165,7 @@ impl Alarms {
         if retry {
             self.retries.fetch_add(1, Ordering::AcqRel);
         }
-        let failed = matches!(outcome, Outcome::Retry | Outcome::NeedsDecision | Outcome::Dead);
+        let failed = matches!(outcome, Outcome::Retry | Outcome::NeedsDecision | Outcome::Dead | Outcome::Compensating);
         let often = failed && self.rules.failures.is_some_and(|n| attempt >= n);
         if often {
             let (kind, key) = (c.kind.to_string(), c.key.to_string());

@@ -344,16 +344,25 @@ pub(crate) fn named(tx: &Write<'_>, shared: &Shared, change: crate::rules::Chang
     Ok(Changed::new(name.clone(), shared.queue_of(&name), key, change))
 }
 
+/// The setting that names the kinds about which two people have to decide: also an app that does not register one keeps to that.
+pub(crate) const PAIRS: &str = "two-people";
+
 /// Gives kinds their numbers.
 pub(crate) struct KindsOp {
     names: Vec<&'static str>,
+    /// About which two people have to decide, if that changed.
+    pairs: Option<Vec<u8>>,
     ids: Vec<KindId>,
     answer: Answer<Result<Vec<KindId>, StoreError>>,
 }
 
 impl KindsOp {
-    pub(crate) fn new(names: Vec<&'static str>, answer: Answer<Result<Vec<KindId>, StoreError>>) -> Self {
-        Self { names, ids: Vec::new(), answer }
+    pub(crate) fn new(
+        names: Vec<&'static str>,
+        pairs: Option<Vec<u8>>,
+        answer: Answer<Result<Vec<KindId>, StoreError>>,
+    ) -> Self {
+        Self { names, pairs, ids: Vec::new(), answer }
     }
 }
 
@@ -365,6 +374,9 @@ impl Op for KindsOp {
                 Some(id) => id,
                 None => tx.add_kind(name)?,
             });
+        }
+        if let Some(pairs) = &self.pairs {
+            tx.put_meta(PAIRS, pairs)?;
         }
         Ok(())
     }

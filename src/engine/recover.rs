@@ -99,6 +99,28 @@ impl Op for RecoverOp {
     }
 }
 
+/// Carries a compensation on that was found when the file was opened.
+pub(crate) struct CarryOnOp {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) job: JobId,
+    pub(crate) changes: Vec<Changed>,
+    pub(crate) answer: crate::handler::reply::Answer<Result<(), StoreError>>,
+}
+
+impl Op for CarryOnOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        self.changes = undo::carry_on(tx, &self.shared, self.job)?;
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        if result.is_ok() && !self.changes.is_empty() {
+            self.shared.report.warn(&format!("undoing what job {} did had come to a halt: it goes on", self.job));
+            self.shared.report.changed(&self.changes);
+        }
+        self.answer.send(result);
+    }
+}
+
 /// The boot of this machine, as far as it can be told; zeroes where it cannot.
 pub(crate) fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -159,8 +159,8 @@ pub(crate) enum Prober {
     Async(Arc<OnRequest<Begun<Probed>>>),
 }
 
-/// The result as JSON, from a stored request, its version and a reference.
-type Rebuild = dyn Fn(&[u8], u32, Option<&str>) -> Option<Vec<u8>> + Send + Sync;
+/// The result as JSON and how it is undone, from a stored request, its version and a reference.
+type Rebuild = dyn Fn(&[u8], u32, Option<&str>) -> Option<(Vec<u8>, Undo)> + Send + Sync;
 
 /// Everything the engine and the desk need of an effect outside a running handler.
 #[derive(Clone)]
@@ -168,7 +168,7 @@ pub(crate) struct EffectEntry {
     pub(crate) card: EffectCard,
     pub(crate) performer: Option<Performer>,
     pub(crate) prober: Option<Prober>,
-    /// The result as JSON from a reference; without one from JSON `null`, if that is a result.
+    /// The result as JSON from a reference, without one from JSON `null`, if that is a result; and its undo job, as after a call.
     pub(crate) rebuild: Arc<Rebuild>,
     /// The Rust type, so that two effects cannot share a name unnoticed.
     pub(crate) type_name: &'static str,
@@ -399,16 +399,17 @@ fn stored<E: Effect>(e: &E, result: &E::Result, limits: &Limits) -> (Stored, Opt
     }
 }
 
-fn rebuild<E: Effect>(request: &[u8], version: u32, reference: Option<&str>) -> Option<Vec<u8>> {
-    let read = || {
-        let e = decode::<E>(request, version).ok()?;
-        serde_json::to_vec(&e.from_reference(reference?)?).ok()
+fn rebuild<E: Effect>(request: &[u8], version: u32, reference: Option<&str>) -> Option<(Vec<u8>, Undo)> {
+    let e = || decode::<E>(request, version).ok();
+    let read = || e()?.from_reference(reference?);
+    let null = || serde_json::from_slice::<E::Result>(b"null").ok();
+    let kept = |result: E::Result| {
+        let json = serde_json::to_vec(&result).ok()?;
+        // One that panics leaves the one that was stored with the intent.
+        let undo = catch_unwind(AssertUnwindSafe(|| e().map(|e| e.undo(Some(&result)))));
+        Some((json, undo.unwrap_or_default().unwrap_or_default()))
     };
-    let null = || {
-        let null: E::Result = serde_json::from_slice(b"null").ok()?;
-        serde_json::to_vec(&null).ok()
-    };
-    let caught = |f: &dyn Fn() -> Option<Vec<u8>>| catch_unwind(AssertUnwindSafe(f)).unwrap_or_default();
+    let caught = |f: &dyn Fn() -> Option<E::Result>| catch_unwind(AssertUnwindSafe(|| kept(f()?))).unwrap_or_default();
     caught(&read).or_else(|| caught(&null))
 }
 

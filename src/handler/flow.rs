@@ -12,7 +12,7 @@ use super::shared::Suppressed;
 use super::tx::Tx;
 use crate::error::Error;
 use crate::model::attempt::Stop;
-use crate::model::effect::{EffectRecord, EffectState, Stored};
+use crate::model::effect::{EffectRecord, EffectState, Stored, UndoJob};
 use crate::model::id::EffectId;
 use crate::model::job::Memo;
 use crate::model::letter::Question;
@@ -67,7 +67,14 @@ impl Flow {
         attempt.at_step(format!("effect {id}"));
         let record = attempt.record(&card, &id.part);
         let same = record.as_ref().map_or(Same::Yes, |r| effect::same_request(&r.request, r.version, now));
-        let undo = match now.undo(None).into_stored(&shared.limits) {
+        let known = |undo: Option<UndoJob>| match undo {
+            Some(job) if shared.registry.kind(&job.kind).is_none() => Err(Fail::permanent(format!(
+                "the undo job of {id} is of the kind {:?}, which has no handler here: register it",
+                job.kind
+            ))),
+            other => Ok(other),
+        };
+        let undo = match now.undo(None).into_stored(&shared.limits).and_then(known) {
             // What is done is not undone by a worse way to undo it.
             Err(fail) if record.as_ref().is_none_or(|r| r.state != EffectState::Confirmed) => return Err(fail),
             other => other.unwrap_or_default(),

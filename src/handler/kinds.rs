@@ -4,10 +4,10 @@ use super::effect::{EffectEntry, Performer, Prober};
 use super::job::Job;
 use crate::error::Setup;
 use crate::model::Limits;
-use crate::model::effect::Recovery;
+use crate::model::effect::{Recovery, UndoJob};
 use crate::model::job::JobRow;
 use crate::model::policy::{KindRules, Policy};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A quarter of the largest record.
@@ -34,6 +34,8 @@ pub(crate) struct Kinds {
     by_name: HashMap<&'static str, Arc<Kind>>,
     effects: HashMap<&'static str, EffectEntry>,
     faults: Vec<Setup>,
+    /// Kinds about which two people had to decide when an app last registered them.
+    pub(crate) pairs: BTreeSet<String>,
 }
 
 impl Kinds {
@@ -77,9 +79,25 @@ impl Kinds {
         Some(entry)
     }
 
+    /// The same, with what is registered now.
+    pub(crate) fn pairs_now(&self) -> BTreeSet<String> {
+        let mut pairs = self.pairs.clone();
+        for (name, kind) in &self.by_name {
+            if kind.rules.second_person_above.is_some() {
+                pairs.insert((*name).to_owned());
+            } else {
+                pairs.remove(*name);
+            }
+        }
+        pairs
+    }
     /// The kind that runs jobs stored under `name`.
     pub(crate) fn kind(&self, name: &str) -> Option<&Arc<Kind>> {
         self.by_name.get(name)
+    }
+    /// An undo job, if this app runs its kind: one that nobody runs would be waited for without end.
+    pub(crate) fn runs(&self, undo: Option<UndoJob>) -> Option<UndoJob> {
+        undo.filter(|job| self.kind(&job.kind).is_some())
     }
     /// The registered effect that owns records named `name`.
     pub(crate) fn effect(&self, name: &str) -> Option<&EffectEntry> {

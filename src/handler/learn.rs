@@ -6,7 +6,7 @@ use super::shared::{Changed, Shared, store_error};
 use super::undo;
 use crate::error::Error;
 use crate::model::attempt::Stop;
-use crate::model::effect::{CallEnd, EffectRecord, Probed};
+use crate::model::effect::{CallEnd, EffectRecord, Probed, UndoJob};
 use crate::model::id::{CallNo, EffectId};
 use crate::rules::effect::{self, AfterProbe, Asking};
 use crate::rules::{Change, Env, Refusal, lifecycle};
@@ -64,12 +64,22 @@ impl LearnOp {
         let now = shared.now();
         let calls = |r: &EffectRecord| shared.call_facts(lease.job(), r, now);
         let env = Env { now, draw: shared.draw(), calls: &calls };
+        let known = |undo: &Option<UndoJob>| shared.registry.runs(undo.clone());
         let change = match &self.news {
             News::Called { call, generation, end } => {
-                effect::called(&job, &record, lease, *call, *generation, end.clone(), &env)
+                let mut end = end.clone();
+                if let CallEnd::Happened { undo, .. } = &mut end {
+                    // One that nobody runs leaves the one that was stored with the intent.
+                    *undo = known(undo);
+                }
+                effect::called(&job, &record, lease, *call, *generation, end, &env)
             }
             News::Probed(asking, probed) => {
-                match effect::probed(&job, &record, lease, *asking, probed.clone(), &self.attempt.kind.rules, &env) {
+                let mut probed = probed.clone();
+                if let Probed::Found { undo, .. } = &mut probed {
+                    *undo = known(undo);
+                }
+                match effect::probed(&job, &record, lease, *asking, probed, &self.attempt.kind.rules, &env) {
                     Ok((change, AfterProbe::Again)) => change,
                     Ok((change, AfterProbe::Stop(stop))) => {
                         *after = Some(stop);

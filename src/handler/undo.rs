@@ -4,10 +4,10 @@
 
 use super::job::digest;
 use super::shared::{Changed, Shared};
-use crate::model::effect::EffectRecord;
+use crate::model::effect::{EffectRecord, Undoing};
 use crate::model::id::JobId;
 use crate::model::job::{Codec, End, Identity, JobRow, JobState, Undoes};
-use crate::rules::{Env, UndoOrder, admit, compensate};
+use crate::rules::{self, Env, UndoOrder, admit, compensate};
 use crate::store::{StoreError, Write};
 
 /// Writes a change and everything that follows from it. What became true is told in this order; the change itself comes first.
@@ -18,7 +18,7 @@ pub(crate) fn put(
     changed: Changed,
     row: Option<&JobRow>,
 ) -> Result<Vec<Changed>, StoreError> {
-    tx.put(&changed.change)?;
+    tx.put_with_order(&changed.change)?;
     let id = changed.change.record().id;
     let order = changed.change.undo().cloned();
     let ended = ends(&changed);
@@ -33,6 +33,46 @@ pub(crate) fn put(
         };
         if let Some(undoes) = undoes {
             out.extend(tell(tx, shared, &undoes, how)?);
+        }
+    }
+    Ok(out)
+}
+
+/// A compensation as it was found when the file was opened: an effect that is being undone has a job that undoes it. One that has none
+/// gets it, one whose end was not heard is told, and where nothing is being undone a person is asked.
+pub(crate) fn carry_on(tx: &mut Write<'_>, shared: &Shared, id: JobId) -> Result<Vec<Changed>, StoreError> {
+    let (Some(job), Some(row)) = (tx.record(id)?, tx.job(id)?) else { return Ok(Vec::new()) };
+    let effects = tx.effects(id)?;
+    let now = shared.now();
+    let name = shared.kind_name(job.kind);
+    let calls = |r: &EffectRecord| shared.call_facts(id, r, now);
+    let env = Env { now, draw: shared.draw(), calls: &calls };
+    if let Some(change) = compensate::nobody_undoes(&job, &effects, shared.rules_named(&name), &env) {
+        let changed = Changed::new(name.clone(), shared.queue_of(&name), row.key.clone(), change);
+        return put(tx, shared, changed, Some(&row));
+    }
+    let mut out = Vec::new();
+    for record in effects.iter().filter(|e| e.undoing == Undoing::UnderWay) {
+        let Some(undo) = record.undo.clone() else { continue };
+        let known = match tx.kind(&undo.kind)? {
+            Some(kind) => tx.identity(kind, rules::undo::undo_key(record).as_str())?,
+            None => None,
+        };
+        let state = match &known {
+            Some(identity) => tx.record(identity.id)?.map(|r| r.state),
+            None => None,
+        };
+        let ended = match (state, known.and_then(|i| i.ended)) {
+            (Some(JobState::Ended { how, .. }), _) | (None, Some((how, _))) => Some(how),
+            (Some(_), _) => continue,
+            (None, None) => None,
+        };
+        match ended {
+            Some(how) => {
+                let undoes = Undoes { job: id, effect: record.id.clone() };
+                out.extend(tell(tx, shared, &undoes, how)?);
+            }
+            None => out.push(enqueue(tx, shared, id, &rules::undo::order_of(record, undo, now.wall))?),
         }
     }
     Ok(out)
@@ -60,6 +100,12 @@ fn enqueue(tx: &mut Write<'_>, shared: &Shared, of: JobId, order: &UndoOrder) ->
     let stored = order.job.kind.as_str();
     let kind = tx.add_kind(stored)?;
     let registered = shared.registry.kind(stored);
+    if registered.is_none() {
+        shared.report.warn(&format!(
+            "job {of} waits for a job of the kind {stored:?} to undo {}, which has no handler here: register it",
+            order.effect
+        ));
+    }
     // Of the same key only if the memory of the job that is compensated was over: new keys for its effects.
     let known = tx.identity(kind, order.key.as_str())?;
     if let Some(Identity { ended: Some((_, Some(until))), .. }) = &known {

@@ -3,6 +3,7 @@
 pub use super::question::Question;
 
 use super::attempt::Class;
+use super::effect::UndoJob;
 use super::id::{EffectId, JobId};
 use super::time::Wall;
 use serde::{Deserialize, Serialize};
@@ -79,6 +80,9 @@ pub enum Verdict {
         reference: Option<String>,
         /// The result as JSON; `None` if it cannot be rebuilt.
         result: Option<Vec<u8>>,
+        /// The job that compensates it, now that its result is known; kept with the effect, not with what was said.
+        #[serde(skip)]
+        undo: Option<UndoJob>,
     },
     /// The effect did not happen.
     DidNotHappen {
@@ -121,7 +125,7 @@ impl Verdict {
     pub fn same(&self, other: &Self) -> bool {
         let bare = |v: &Self| match v {
             Self::Happened { effect, reference, .. } => {
-                Self::Happened { effect: effect.clone(), reference: reference.clone(), result: None }
+                Self::Happened { effect: effect.clone(), reference: reference.clone(), result: None, undo: None }
             }
             Self::DidNotHappen { .. }
             | Self::TryAgain
@@ -143,6 +147,39 @@ pub struct Signed {
     pub why: String,
     /// When.
     pub at: Wall,
+}
+
+/// A person as one name: not another one by case, spaces, or characters that cannot be seen.
+pub fn person(who: &str) -> String {
+    let shown: String = who.chars().filter(|c| c.is_whitespace() || !cannot_be_seen(*c)).collect();
+    shown.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
+}
+
+/// What could make one line look like two, or like another one.
+pub fn breaks_a_line(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Control and format characters, and fillers.
+fn cannot_be_seen(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{34f}'
+                | '\u{61c}'
+                | '\u{115f}'..='\u{1160}'
+                | '\u{17b4}'..='\u{17b5}'
+                | '\u{180b}'..='\u{180f}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{3164}'
+                | '\u{fe00}'..='\u{fe0f}'
+                | '\u{feff}'
+                | '\u{ffa0}'
+                | '\u{e0000}'..='\u{e0fff}'
+        )
 }
 
 /// One line of a job's history; appended, never changed.

@@ -330,6 +330,8 @@ fn dead_letters(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
     }
     let began = seen.oldest_letter.unwrap_or(seen.now).min(seen.now);
     let mut state = out.book.letters.unwrap_or(Since { since: began, told: false });
+    // A clock that was set back must not make somebody wait until it is there again.
+    state.since = state.since.min(seen.now);
     let due = state.since.after(limit);
     if !state.told && due <= seen.now {
         state.told = true;
@@ -589,6 +591,16 @@ mod tests {
         assert_eq!(w.look(101, letters(0, 0)), (none(), None), "answered in time: nobody was told, nothing is over");
     }
 
+    /// The clock was ahead by a year when the letter came, and is set right: nobody waits that year.
+    #[test]
+    fn a_clock_that_was_set_back_silences_nothing() {
+        let mut w = World::new();
+        let year = 365 * 24 * 60;
+        assert_eq!(w.look(year, letters(1, year)), (none(), Some(year + 30)));
+        assert_eq!(w.look(10, letters(1, year)), (none(), Some(40)));
+        assert_eq!(w.look(40, letters(1, year)).0.len(), 1);
+    }
+
     /// The fifth failure of a job is told once, and its end once.
     #[test]
     fn the_same_job_is_told_once() {
@@ -660,9 +672,11 @@ mod tests {
     #[test]
     fn rules_can_be_switched_off() {
         let mut w = World::new();
-        w.rules = AlertRules::new().dead_letters(None).failures(None).oldest_job(None).retry_ratio(None);
+        w.rules = AlertRules::new().dead_letters(None).failures(None).oldest_job(None).outbox(None).retry_ratio(None);
         assert_eq!(w.look(100, letters(9, 0)), (none(), None));
         assert_eq!(w.look(200, ready(1, Some(0))), (none(), None));
         assert_eq!(w.look(300, ended(100, 100)), (none(), None));
+        let unsent = Seen { unsent: vec![("paid".into(), Wall(0))], ..Seen::default() };
+        assert_eq!(w.look(400, unsent), (none(), None));
     }
 }

@@ -54,6 +54,19 @@ pub fn heard(
     Some(change)
 }
 
+/// A compensation that nothing carries on: no effect of it is being undone. A person is asked, nobody waits for ever.
+pub fn nobody_undoes(job: &JobRecord, effects: &[EffectRecord], rules: &KindRules, env: &Env<'_>) -> Option<Change> {
+    let JobState::Compensating { .. } = job.state else { return None };
+    if effects.iter().any(|e| e.undoing == Undoing::UnderWay) {
+        return None;
+    }
+    let mut change = Change::of(job);
+    let scene = Scene { token: Token(0), continuing: false, effects, rules, env };
+    let text = "undoing stopped in the middle: no effect is being undone".to_owned();
+    stop(&mut change, Why::UndoStopped, text, vec![Question::WhatNow], &scene);
+    Some(change)
+}
+
 fn go_on(change: &mut Change, accepted: u32, scene: &Scene<'_>) {
     let Extent { undo, left } = extent(scene.effects);
     let contradictions: Vec<_> = conflicts(scene.effects).collect();
@@ -87,6 +100,37 @@ mod tests {
     use super::super::fixture::{QUIET, job, kind, record, way_back, with};
     use super::*;
     use crate::model::effect::{Recovery, Risk};
+
+    /// A payment was undone, and an earlier call of it turns out to have happened, too. A person can say so, and the rest can then be
+    /// undone: the question is no dead end.
+    #[test]
+    fn a_second_account_of_what_was_undone_can_be_answered() {
+        use super::super::fixture::signed;
+        use super::super::{LetterMove, letter, undo};
+        use crate::model::letter::{LetterRecord, Verdict};
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let twice = EffectRecord { conflict: true, undo: Some(way_back("a")), ..record("a", EffectState::Undone, 1) };
+        let rest = EffectRecord { undo: Some(way_back("b")), ..record("b", EffectState::Confirmed, 1) };
+        let effects = [twice, rest];
+        let asked = LetterRecord {
+            why: Why::EffectUnresolved,
+            created: crate::model::time::Wall(0),
+            class: Class::Unknown,
+            error: String::new(),
+            questions: vec![Question::Conflict { effect: effects[0].id.clone() }],
+            proposed: None,
+        };
+        let job = job(JobState::NeedsDecision);
+        let happened = Verdict::Happened { effect: effects[0].id.clone(), reference: None, result: None, undo: None };
+        assert!(letter::choices(&asked, &effects).contains(&letter::Choice::Happened(effects[0].id.clone())));
+        let change = letter::decide(&job, &asked, &effects, &happened, &signed(1), job.revision, &|_| false, &rules);
+        let change = change.expect("it can be answered");
+        let answered = &change.effects()[0];
+        assert_eq!((answered.state, answered.conflict), (EffectState::Undone, false));
+        let LetterMove::Put(left) = change.letter() else { unreachable!("it must not run on") };
+        assert_eq!((left.why, &left.questions[..]), (Why::UndoStopped, &[Question::WhatNow][..]));
+        assert!(undo::may_undo(&[answered.clone(), effects[1].clone()], &|_| false).is_ok());
+    }
 
     /// While a parcel was recalled a late answer proved that a mail went out, too, which nobody can call back: the job does not end
     /// as if everything were undone.

@@ -84,13 +84,17 @@ pub fn decide(
     change.record.revision = job.revision.saturating_add(1);
     change.note(Entry::Decision { verdict: verdict.clone(), signed: signed.clone() });
     match verdict {
-        Verdict::Happened { effect, reference, result } => {
+        Verdict::Happened { effect, reference, result, undo } => {
             let record = asked(letter, effects, effect)?;
             if !may_have_happened(letter, record) {
                 return Err(Refusal::NotAChoice(format!("nobody doubts what became of {effect}")));
             }
             let lost = asks(letter, effect, |q| matches!(q, Question::ResultLost { .. }));
             let (mut record, left) = it_happened(record, lost, reference, result, without(letter, effect));
+            if undo.is_some() && record.state == EffectState::Confirmed {
+                // What was stored before the call knew no reference.
+                record.undo.clone_from(undo);
+            }
             if effects.iter().any(|e| e.id == *effect && e.state != EffectState::Confirmed) {
                 record.confirmed = confirmation(job);
             }
@@ -179,7 +183,8 @@ fn may_have_happened(letter: &LetterRecord, record: &EffectRecord) -> bool {
                     )
                 })
         }
-        EffectState::Undone => false,
+        // A second account of what was undone: nothing else takes that question away.
+        EffectState::Undone => record.conflict,
     }
 }
 
@@ -201,6 +206,11 @@ fn it_happened(
     mut left: Vec<Question>,
 ) -> (EffectRecord, Vec<Question>) {
     let mut next = record.clone();
+    if record.state == EffectState::Undone {
+        // What was undone stays so; what else happened is known to the person now.
+        next.conflict = false;
+        return (next, left);
+    }
     let kept = record.state == EffectState::Confirmed && matches!(record.result, Some(Stored::Json(_))) && !lost;
     next.state = EffectState::Confirmed;
     next.unresolved.clear();
@@ -293,7 +303,13 @@ pub(super) fn go_on_or_ask(
             close_letter(change);
             undo::begin(change, effects, at);
         }
-        ByPolicy::Silent | ByPolicy::Ask(_) => put_letter(change, LetterRecord { proposed: None, ..letter }),
+        ByPolicy::Silent => put_letter(change, LetterRecord { proposed: None, ..letter }),
+        ByPolicy::Ask(reason) => {
+            let told = undo::not_by_itself(&reason);
+            let new = !letter.error.contains(&told);
+            let error = if new { format!("{}; {told}", letter.error) } else { letter.error };
+            put_letter(change, LetterRecord { proposed: None, error, ..letter });
+        }
     }
 }
 

@@ -181,7 +181,7 @@ pub(super) fn bury(
             report(change, Outcome::Compensating, Some(class), Some(error), None);
             return undo::begin(change, effects, scene.at());
         }
-        ByPolicy::Ask(reason) => error = format!("{error}; nothing was undone by itself: {reason}"),
+        ByPolicy::Ask(reason) => error = format!("{error}; {}", undo::not_by_itself(&reason)),
     }
     let outcome = if is_dead(&questions) { Outcome::Dead } else { Outcome::NeedsDecision };
     report(change, outcome, Some(class), Some(error.clone()), None);

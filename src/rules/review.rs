@@ -7,12 +7,12 @@
 use super::effect::{Asking, probed};
 use super::letter::decide;
 use super::moves::{Scene, bury, put_letter};
-use super::{CallFacts, Change, Env, Refusal, lifecycle};
+use super::{CallFacts, Change, Env, LetterMove, Refusal, lifecycle};
 use crate::model::attempt::Class;
 use crate::model::effect::{EffectRecord, EffectState, Probed, Stored};
 use crate::model::id::{EffectId, Lease, Token};
 use crate::model::job::{End, JobRecord, JobState, Memo, State};
-use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
+use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why, person};
 use crate::model::policy::KindRules;
 use crate::model::time::millis;
 use std::time::Duration;
@@ -93,6 +93,10 @@ pub fn checked(
     let mut change = Change::of(job);
     change.record.revision = job.revision.saturating_add(1);
     change.note(entry);
+    if let Some(letter) = letter.filter(|l| l.proposed.is_some()) {
+        // Whoever proposed something did so on the old view.
+        change.letter = LetterMove::Put(LetterRecord { proposed: None, ..letter.clone() });
+    }
     if let Probed::CannotTell(text) = answer {
         change.effects.push(EffectRecord { error: Some(text), ..record.clone() });
     }
@@ -125,8 +129,7 @@ pub fn second(job: &JobRecord, letter: &LetterRecord, verdict: &Verdict, signed:
     if let Some((first, by)) = letter.proposed.as_deref()
         && first.same(verdict)
     {
-        let name = |who: &str| who.trim().to_lowercase();
-        if name(&by.who) == name(&signed.who) {
+        if person(&by.who) == person(&signed.who) {
             return Err(Refusal::SecondPerson(by.who.clone()));
         }
         return Ok(Second::Agreed);
@@ -295,6 +298,24 @@ mod tests {
         }
     }
 
+    /// Ann proposed; then Bob has the provider asked and learns something. Ann knew nothing of that: what she proposed is gone.
+    #[test]
+    fn a_proposal_does_not_outlive_the_view_it_was_made_on() {
+        let (job, letter) = dead(vec![Question::DidItHappen { effect: id("a") }]);
+        let proposed = Some(Box::new((Verdict::DidNotHappen { effect: id("a"), new_key: false }, signed(1))));
+        let letter = LetterRecord { proposed, ..letter };
+        let effects = vec![record("a", EffectState::Unknown, 1)];
+        let asking = Asking { generation: 1, settled: true };
+        let check = Check { effect: &id("a"), who: "bob", shown: 3, asking };
+        for answer in [Probed::NotThere, Probed::CannotTell("503".into())] {
+            let change = with(QUIET, 5, |env| checked(&job, Some(&letter), &effects, &check, answer, &rules(), env));
+            let change = change.expect("the view is the newest");
+            assert!(
+                matches!(change.letter(), LetterMove::Put(LetterRecord { proposed: None, questions, .. }) if *questions == letter.questions)
+            );
+        }
+    }
+
     /// The step and what came after it goes into the history with its value; effects stay, and nobody replays past an unknown one.
     #[test]
     fn a_replay_from_a_step_forgets_what_came_after_it_and_no_effect() {
@@ -339,6 +360,9 @@ mod tests {
         };
         assert_eq!(say(Verdict::TryAgain, "Ada"), "waits");
         assert_eq!(say(Verdict::TryAgain, " ada "), "same");
+        for who in ["A\u{200b}da", "ADA\u{feff}", "\u{2060}ada\t", "a\u{ad}da"] {
+            assert_eq!(say(Verdict::TryAgain, who), "same", "{who:?}");
+        }
         assert_eq!(say(Verdict::Discard, "bob"), "waits");
         assert_eq!(say(Verdict::TryAgain, "ada"), "waits", "the proposal is another one now");
         assert_eq!(say(Verdict::TryAgain, "bob"), "agreed");

@@ -412,7 +412,7 @@ fn verdicts(s: &Stand, rules: &KindRules) -> Vec<Row> {
     ];
     for name in ["a", "b", "gone", "old-a", "nothing"] {
         for result in [None, Some(b"1".to_vec())] {
-            let v = Verdict::Happened { effect: id(name), reference: None, result };
+            let v = Verdict::Happened { effect: id(name), reference: None, result, undo: None };
             out.push(("a person: it happened", decide(&v)));
         }
         for new_key in [false, true] {
@@ -432,7 +432,7 @@ fn check_choices(s: &Stand, rules: &KindRules) {
         letter::decide(&s.job, letter, &s.effects, v, &signed(NOW), s.job.revision, &|_| false, rules).is_ok()
     };
     for name in ["a", "b", "gone", "old-a", "nothing"] {
-        let happened = Verdict::Happened { effect: id(name), reference: None, result: None };
+        let happened = Verdict::Happened { effect: id(name), reference: None, result: None, undo: None };
         assert_eq!(
             choices.contains(&letter::Choice::Happened(id(name))),
             accepted(&happened),
@@ -446,6 +446,39 @@ fn check_choices(s: &Stand, rules: &KindRules) {
             "{:?}",
             letter.questions
         );
+    }
+    // And every question about what happened can be answered: none of them can only be thrown away.
+    for q in &letter.questions {
+        let Some(effect) = q.effect().cloned() else { continue };
+        let Some(record) = s.effects.iter().find(|e| e.id == effect) else { continue };
+        // Not those that nobody asks about a record as it stands here.
+        let meant = match q {
+            Question::DidItHappen { .. } => record.state.is_unresolved(),
+            Question::Conflict { .. } => record.conflict,
+            Question::ResultLost { .. } => record.state == EffectState::Confirmed,
+            Question::RequestChanged { .. } | Question::RequestUnreadable { .. } => record.state != EffectState::Undone,
+            // These are about today's code: running again answers them.
+            Question::Undeclared { .. } | Question::WhatNow => false,
+        };
+        if !meant {
+            continue;
+        }
+        let result = Some(b"1".to_vec());
+        let answers = [
+            Verdict::Happened { effect: effect.clone(), reference: None, result, undo: None },
+            Verdict::DidNotHappen { effect, new_key: true },
+        ];
+        let gone = answers.iter().any(|v| {
+            match letter::decide(&s.job, letter, &s.effects, v, &signed(NOW), s.job.revision, &|_| false, rules) {
+                Ok(change) => match change.letter() {
+                    super::LetterMove::Put(letter) => !letter.questions.contains(q),
+                    super::LetterMove::Remove => true,
+                    super::LetterMove::Keep => false,
+                },
+                Err(_) => false,
+            }
+        });
+        assert!(gone, "nobody can answer {q:?} of {:?}: {:?}", letter.questions, s.effects);
     }
     assert_eq!(choices.contains(&letter::Choice::TryAgain), accepted(&Verdict::TryAgain));
     assert_eq!(choices.contains(&letter::Choice::HandledOutside), accepted(&Verdict::HandledOutside));

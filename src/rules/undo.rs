@@ -5,7 +5,7 @@
 //! a person's verdict; `compensate` goes on from there.
 
 use super::{Change, Refusal, UndoOrder};
-use crate::model::effect::{EffectRecord, EffectState, Undoing};
+use crate::model::effect::{EffectRecord, EffectState, UndoJob, Undoing};
 use crate::model::id::JobKey;
 use crate::model::job::JobState;
 use crate::model::letter::{Entry, Question, Why};
@@ -87,6 +87,11 @@ pub(super) enum ByPolicy {
     Ask(String),
 }
 
+/// What a letter says of a policy that would undo, and may not.
+pub(super) fn not_by_itself(reason: &str) -> String {
+    format!("nothing was undone by itself: {reason}")
+}
+
 pub(super) fn by_policy(
     why: Why,
     questions: &[Question],
@@ -136,19 +141,23 @@ pub(super) fn order(change: &mut Change, record: &EffectRecord, left: u32, at: W
     let Some(job) = record.undo.clone() else { return };
     let mut next = record.clone();
     next.undoing = Undoing::UnderWay;
-    let (effect, key) = (next.id.clone(), undo_key(record));
     change.note(Entry::UndoEnqueued {
-        effect: effect.clone(),
+        effect: next.id.clone(),
         kind: job.kind.clone(),
-        key: key.as_str().to_owned(),
+        key: undo_key(record).as_str().to_owned(),
         at,
     });
     put(change, next);
-    change.undo = Some(UndoOrder { effect, says: record.says.clone(), job, key, at });
+    change.undo = Some(order_of(record, job, at));
     let state = JobState::Compensating { left };
     if change.record.state != state {
         change.move_to(state);
     }
+}
+
+/// The order of the job that undoes this effect.
+pub fn order_of(record: &EffectRecord, job: UndoJob, at: Wall) -> UndoOrder {
+    UndoOrder { effect: record.id.clone(), says: record.says.clone(), job, key: undo_key(record), at }
 }
 
 pub(super) fn put(change: &mut Change, record: EffectRecord) {

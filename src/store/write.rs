@@ -90,8 +90,17 @@ impl<'t> Write<'t> {
         self.set_job(change.record().id, row)?;
         self.put(change)
     }
-    /// Writes a decision: the record, its index rows, effects, memo, history and letter.
+    /// Writes a decision: the record, its index rows, effects, memo, history and letter. One that orders an undo job is refused: a job
+    /// would wait for ever for what was never enqueued.
     pub fn put(&mut self, change: &Change) -> Result<(), StoreError> {
+        if change.undo().is_some() {
+            let id = change.record().id;
+            return Err(StoreError::Bug(format!("job {id} orders an undo job, and nobody enqueues it")));
+        }
+        self.put_with_order(change)
+    }
+    /// The same for a caller that enqueues the undo job, if one is ordered, in this transaction.
+    pub fn put_with_order(&mut self, change: &Change) -> Result<(), StoreError> {
         self.check(change)?;
         self.touch();
         let mut record = change.record().clone();

@@ -7,8 +7,10 @@ mod sweep;
 use super::ground::{Ground, MINUTE, PATIENCE, SECOND, is};
 use onceward::observe::Snapshot;
 use onceward::prelude::*;
-use onceward::{DeadLetter, Decision, EffectState, Entry, Error, JobId, LedgerLine, Refusal, State, Undoing, Why};
-use shop::{Held, Order, Plan, Provider, Refund, Short, app, effect_id};
+use onceward::{
+    DeadLetter, Decision, EffectState, Entry, Error, JobId, LedgerLine, Question, Refusal, State, Undoing, Why,
+};
+use shop::{Dated, Held, Order, Pay, Plan, Provider, Refund, Short, app, effect_id};
 
 /// A queue on this ground, with this provider.
 fn open(ground: &Ground, provider: &Provider) -> Jobs {
@@ -168,6 +170,7 @@ fn an_undo_job_that_was_discarded_stops_the_chain_with_a_letter() {
     decide(&jobs, undo_job(&jobs, id, "ship"), Decision::discard());
     ground.settle(&jobs);
     is(&jobs, id, State::Dead);
+    assert!(jobs.trash().unwrap().is_empty(), "the undo job cannot be brought back, and is not listed");
     let letter = jobs.dead_letter(id).unwrap();
     assert_eq!(letter.why(), Why::UndoStopped);
     assert!(letter.error().contains("ship 9"), "{}", letter.error());
@@ -383,4 +386,228 @@ fn an_undo_job_that_cannot_be_stored_fails_before_the_call() {
         }
         ground.close(jobs);
     }
+}
+
+/// The answer of a payment is lost, and its deadline passes before the next try. A person has the provider asked: it happened. That
+/// answers the last question about it, so the policy is carried out: the refund is enqueued in the same commit, and the order ends.
+#[test]
+fn a_check_that_finds_the_payment_lets_the_policy_undo_it() {
+    let ground = Ground::new();
+    let provider = Provider::new();
+    provider.be_strict();
+    let jobs = open(&ground, &provider);
+    let id = payment_in_doubt(&ground, &jobs, &provider, "91");
+    let letter = jobs.dead_letter(id).unwrap();
+    assert_eq!(letter.can_check(), [effect_id("pay")]);
+    let checked = jobs.check_again(&letter, &effect_id("pay"), "ana").unwrap();
+    assert!(checked.letter.is_none(), "nobody is asked any more: {checked:?}");
+    undo_job(&jobs, id, "pay");
+    ground.settle(&jobs);
+    is(&jobs, id, State::Compensated);
+    assert_eq!(provider.happened(), ["pay", "give-back"]);
+    ground.close(jobs);
+}
+
+/// While the provider is being asked about a payment on behalf of one person, another one does not have it undone.
+#[test]
+fn nothing_is_undone_beside_a_running_check() {
+    let ground = Ground::new();
+    let provider = Provider::with_signs(&ground.signs);
+    let jobs = open(&ground, &provider);
+    let id = payment_in_doubt(&ground, &jobs, &provider, "97");
+    provider.hold_looks();
+    let letter = jobs.dead_letter(id).unwrap();
+    let asks = {
+        let jobs = jobs.clone();
+        super::ground::thread(move || jobs.check_again(&letter, &effect_id("pay"), "ana"))
+    };
+    ground.signs.until("look", 1);
+    decide(&jobs, id, Decision::happened(&effect_id("pay"), None));
+    assert!(labels(&jobs.dead_letter(id).unwrap()).contains(&"Undo what was done"));
+    assert_eq!(refused(&jobs, id, Decision::undo()), Refusal::CallRunning(effect_id("pay")));
+    ground.signs.open("look");
+    drop(asks.join().unwrap());
+    ground.settle(&jobs);
+    // The check brought the reference, and the policy is carried out by that.
+    is(&jobs, id, State::Compensated);
+    assert_eq!(provider.happened(), ["pay", "give-back"]);
+    ground.close(jobs);
+}
+
+/// A mail went out before the payment of which nobody knew. Once a person has said that it happened, the policy would undo, and may
+/// not: the letter says why, once.
+#[test]
+fn the_reason_why_nothing_was_undone_outlives_an_answer() {
+    let ground = Ground::new();
+    let provider = Provider::new();
+    provider.plan("pay", &[Plan::DoAndLose]);
+    let jobs = open(&ground, &provider);
+    let id = jobs.enqueue(&Dated::new("98", &["mail", "pay", "fail"])).unwrap().id();
+    ground.settle(&jobs);
+    ground.pass(&jobs, 20 * SECOND);
+    is(&jobs, id, State::NeedsDecision);
+    decide(&jobs, id, Decision::happened(&effect_id("pay"), Some("pay-1")));
+    is(&jobs, id, State::Dead);
+    let letter = jobs.dead_letter(id).unwrap();
+    assert_eq!(
+        letter.error().matches("nothing was undone by itself: this cannot be undone: mail 98").count(),
+        1,
+        "{}",
+        letter.error()
+    );
+    ground.close(jobs);
+}
+
+/// An order that is past its deadline, with a payment of which nobody knows: asked about that, and what then.
+fn payment_in_doubt(ground: &Ground, jobs: &Jobs, provider: &Provider, key: &str) -> JobId {
+    provider.plan("pay", &[Plan::DoAndLose]);
+    let id = jobs.enqueue(&Dated::new(key, &["pay", "fail"])).unwrap().id();
+    ground.settle(jobs);
+    ground.pass(jobs, 20 * SECOND);
+    let asks = [Question::DidItHappen { effect: effect_id("pay") }, Question::WhatNow];
+    let letter = jobs.dead_letter(id).unwrap();
+    assert_eq!(letter.questions(), asks, "{letter:?}");
+    id
+}
+
+/// A transfer whose answer was lost: a person reads its number off the statement. The refund names that number, as it would have if
+/// the answer had come; the bank refuses any other.
+#[test]
+fn what_a_person_knows_of_it_is_what_it_is_undone_by() {
+    let ground = Ground::new();
+    let provider = Provider::new();
+    provider.be_strict();
+    provider.plan("wire", &[Plan::DoAndLose]);
+    let jobs = open(&ground, &provider);
+    let id = jobs.enqueue(&Order::new("92", &["wire", "fail"])).unwrap().id();
+    ground.settle(&jobs);
+    is(&jobs, id, State::NeedsDecision);
+    let found = provider.reference("wire");
+    decide(&jobs, id, Decision::happened(&effect_id("wire"), found.as_deref()));
+    ground.settle(&jobs);
+    is(&jobs, id, State::Compensated);
+    assert_eq!(provider.happened(), ["wire", "give-back"]);
+    ground.close(jobs);
+}
+
+/// What a choice says will happen is what happens: also where the policy undoes the job at once, or something is still asked.
+#[test]
+fn a_choice_says_what_will_come_of_it() {
+    let told = std::cell::Cell::new(0);
+    let each =
+        |tell: &str, find: &str, (state, calls): (State, usize), make: &dyn Fn(&Ground, &Jobs, &Provider) -> JobId| {
+            let ground = Ground::new();
+            let provider = Provider::new();
+            let jobs = open(&ground, &provider);
+            let id = make(&ground, &jobs, &provider);
+            let letter = jobs.dead_letter(id).unwrap();
+            let choice = letter.choices().iter().find(|c| c.label.starts_with(find)).unwrap();
+            assert!(choice.will.iter().any(|w| w.contains(tell)), "{tell:?} is not said: {choice:?}");
+            let mut decision = choice.decision();
+            if find == "It happened" {
+                decision = decision.with_reference("pay-0");
+            }
+            jobs.decide(&letter, decision.by("ana", "as agreed")).unwrap();
+            ground.settle(&jobs);
+            is(&jobs, id, state);
+            assert_eq!(provider.calls("pay") + provider.calls("wire"), calls, "after {find:?}");
+            told.set(told.get() + 1);
+            ground.close(jobs);
+        };
+    let dated = |ground: &Ground, jobs: &Jobs, provider: &Provider| payment_in_doubt(ground, jobs, provider, "93");
+    each("it is undone at once (pay 93)", "It happened", (State::Compensated, 1), &dated);
+    each("it is asked next what shall become of it", "It did not happen", (State::Dead, 1), &dated);
+    let wire = |ground: &Ground, jobs: &Jobs, provider: &Provider| {
+        provider.plan("wire", &[Plan::DoAndLose]);
+        let id = jobs.enqueue(&Held::new("94", &["wire", "fail"])).unwrap().id();
+        ground.settle(jobs);
+        id
+    };
+    each("the job goes on", "It happened", (State::Dead, 1), &wire);
+    each("it is asked for again, with the same key", "It did not happen", (State::Dead, 2), &wire);
+    println!("choices that said what came of them: {}", told.get());
+    assert_eq!(told.get(), 4);
+}
+
+/// A version of the app forgot to register the job that would undo the payment. Nobody pays first and finds out later.
+#[test]
+fn an_undo_job_that_nobody_runs_fails_before_the_call() {
+    let ground = Ground::new();
+    let provider = Provider::new();
+    let till = provider.clone();
+    let jobs = ground
+        .builder()
+        .key_scope("the shop of the tests")
+        .on(|cx, short: Short| cx.effect(Pay { order: short.id }).map(drop))
+        .effect(move |e: &Pay, key| till.perform("pay", &e.order, key))
+        .start()
+        .unwrap();
+    let id = jobs.enqueue(&Short { id: "95".into() }).unwrap().id();
+    ground.settle(&jobs);
+    is(&jobs, id, State::Dead);
+    let letter = jobs.dead_letter(id).unwrap();
+    assert!(letter.error().contains("\"refund\"") && letter.error().contains("register"), "{}", letter.error());
+    assert_eq!(provider.calls("pay"), 0);
+    ground.close(jobs);
+}
+
+/// A file from a version that forgot to enqueue the undo job of an order: when it is opened again the job is made, and the order ends.
+#[test]
+fn a_compensation_without_its_undo_job_goes_on_at_the_next_start() {
+    let mut ground = Ground::new();
+    let provider = Provider::new();
+    let jobs = open(&ground, &provider);
+    let id = jobs.enqueue(&Held::new("96", &["pay", "fail"])).unwrap().id();
+    ground.settle(&jobs);
+    is(&jobs, id, State::Dead);
+    jobs.shutdown(PATIENCE).unwrap();
+    lose_the_undo_job(&ground, id);
+    ground.nonce += 1;
+    let jobs = open(&ground, &provider);
+    is(&jobs, id, State::Compensating);
+    ground.settle(&jobs);
+    is(&jobs, id, State::Compensated);
+    assert_eq!(provider.happened(), ["pay", "give-back"]);
+    ground.close(jobs);
+}
+
+/// Begins the undoing of a job in the closed file, and enqueues nothing for it.
+fn lose_the_undo_job(ground: &Ground, id: JobId) {
+    use onceward::clock::ManualClock;
+    use onceward::model::letter::{Signed, Verdict};
+    use onceward::model::policy::{KindRules, Policy};
+    use onceward::store::{Lane, Op, Place, Store, StoreError, StoreOptions, Write};
+    use std::sync::mpsc;
+
+    struct Begins(JobId, KindRules, mpsc::Sender<bool>);
+    impl Op for Begins {
+        fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+            let (job, letter) = (tx.record(self.0)?.unwrap(), tx.letter(self.0)?.unwrap());
+            let by = Signed { who: "ana".into(), why: "as agreed".into(), at: onceward::Wall(1) };
+            let (effects, shown) = (tx.effects(self.0)?, job.revision);
+            let change = onceward::rules::letter::decide(
+                &job,
+                &letter,
+                &effects,
+                &Verdict::Undo,
+                &by,
+                shown,
+                &|_| false,
+                &self.1,
+            )
+            .unwrap();
+            assert!(matches!(tx.put(&change), Err(StoreError::Bug(_))), "it is not written by the way");
+            tx.put_with_order(&change)
+        }
+        fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+            self.2.send(result.is_ok()).unwrap();
+        }
+    }
+    let disk = std::sync::Arc::new(ground.disk.clone());
+    let clock = std::sync::Arc::new(ManualClock::default());
+    let (store, _) = Store::open(StoreOptions::new(Place::Disk(disk), clock)).unwrap();
+    let (tell, told) = mpsc::channel();
+    assert!(store.submit(Lane::Outcome, Box::new(Begins(id, Policy::default().resolve(&[]), tell))).is_ok());
+    assert!(told.recv().unwrap());
+    store.close().unwrap();
 }

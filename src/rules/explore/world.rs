@@ -713,8 +713,10 @@ impl World {
         let letter = self.letter.clone().expect("a letter to answer");
         let effect = self.effects.get(i).map_or_else(|| id("none"), |e| e.id.clone());
         let verdict = match word {
-            Word::Happened => Verdict::Happened { effect, reference: Some("op".into()), result: Some(b"1".to_vec()) },
-            Word::HappenedNoReference => Verdict::Happened { effect, reference: None, result: None },
+            Word::Happened => {
+                Verdict::Happened { effect, reference: Some("op".into()), result: Some(b"1".to_vec()), undo: None }
+            }
+            Word::HappenedNoReference => Verdict::Happened { effect, reference: None, result: None, undo: None },
             Word::DidNot => Verdict::DidNotHappen { effect, new_key: false },
             Word::DidNotNewKey => Verdict::DidNotHappen { effect, new_key: true },
             Word::TryAgain => Verdict::TryAgain,

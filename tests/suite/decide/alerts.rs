@@ -254,14 +254,72 @@ fn an_idle_queue_with_alerts_sleeps() {
     let (ground, told) = (Ground::new(), Told::default());
     let jobs = queue(&ground, &told).start().unwrap();
     ground.settle(&jobs);
+    dead(&ground, &jobs, "1");
+    for _ in 0..6 {
+        ground.pass(&jobs, 10 * MINUTE);
+    }
+    told.signs.until("fired dead-letters", 1);
+    let words = told.words().len();
     let commits = |jobs: &Jobs| jobs.snapshot().unwrap().store_commit_duration_seconds.count;
     let before = commits(&jobs);
     for _ in 0..100 {
         ground.pass(&jobs, 10 * MINUTE);
     }
     assert_eq!(commits(&jobs), before, "nothing was written");
-    assert_eq!(told.words(), Vec::<String>::new());
     close(jobs);
+    assert_eq!(told.words().len(), words, "nothing more was said: {:?}", told.words());
+}
+
+/// Of a kind that undoes what it did nobody gets a letter: that a job of it has failed again and again is said all the same.
+#[test]
+fn a_job_that_is_undone_after_its_fifth_failure_is_told() {
+    use onceward::{Effect, EffectCard, IdempotencyKey, Job, JobKey, OnDead, Policy, Undo};
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Book;
+    impl Effect for Book {
+        type Result = ();
+        const NAME: &'static str = "book";
+        fn says(&self) -> String {
+            "a room".into()
+        }
+        fn undo(&self, _: Option<&()>) -> Undo {
+            Undo::job(Fine::new("cancel", 0))
+        }
+    }
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Trip;
+    impl Job for Trip {
+        const KIND: &'static str = "trip";
+        fn key(&self) -> JobKey {
+            "1".into()
+        }
+        fn policy() -> Policy {
+            Policy::default().retries(4).backoff(onceward::Backoff::steps([SECOND])).on_dead(OnDead::Undo)
+        }
+        fn effects() -> Vec<EffectCard> {
+            vec![Book::card()]
+        }
+    }
+    for (limit, times) in [(Some(5), 1), (None, 0)] {
+        let (ground, told) = (Ground::new(), Told::default());
+        let jobs = queue(&ground, &told)
+            .alert_rules(AlertRules::new().failures(limit))
+            .on(|cx, _: Trip| {
+                cx.effect(Book)?;
+                Err(Fail::new("no luck"))
+            })
+            .effect(|_: &Book, _: &IdempotencyKey| Ok(()))
+            .start()
+            .unwrap();
+        let id = jobs.enqueue(&Trip).unwrap().id();
+        for _ in 0..6 {
+            ground.pass(&jobs, SECOND);
+        }
+        assert_eq!(jobs.state(id).unwrap(), State::Compensated);
+        close(jobs);
+        assert_eq!(told.signs.times("fired same-job-failing"), times, "{:?}", told.words());
+    }
 }
 
 /// The broker is away for a quarter of an hour: told once with the topic, and over a minute after the messages go out again. A

@@ -208,6 +208,7 @@ fn the_trash_does_not_give_back_beside_a_newer_job() {
     jobs.decide(&jobs.dead_letter(id).unwrap(), Decision::discard().by("ann", "no")).unwrap();
     let newer = jobs.run_again(&Order::<SameKey, Probed>::number(1)).unwrap();
     assert_ne!(newer, id);
+    assert!(jobs.trash().unwrap().is_empty(), "what cannot be brought back is not listed");
     let refused = jobs.restore(id, "ann", "after all").unwrap_err();
     assert!(matches!(refused, Error::Refused(Refusal::NotAChoice(_))), "{refused:?}");
     is(&jobs, id, State::Discarded);
@@ -308,6 +309,90 @@ fn a_replay_by_filter_counts_first_and_goes_in_slices() {
     });
 }
 
+/// Names and reasons stand in lists, line by line: what could look like somebody else's line is refused, and so is a name of which
+/// nothing can be seen.
+#[test]
+fn nobody_signs_with_somebody_elses_line() {
+    let shop = Shop::new(mixes()[0]);
+    let (jobs, id) = in_doubt(&shop, Act::Vanishes);
+    let letter = jobs.dead_letter(id).unwrap();
+    let hostile = [
+        ("ann", "ok\nbob decided: discard (seen)"),
+        ("ann\r\nbob", "ok"),
+        ("ann", "\u{1b}[2K"),
+        ("ann", "a\u{2028}b"),
+        ("\u{202e}nna", "ok"),
+        ("\u{200b}\u{feff} ", "ok"),
+    ];
+    let mut refused = 0;
+    for (who, why) in hostile {
+        let told = jobs.decide(&letter, Decision::did_not_happen(&charge()).by(who, why)).unwrap_err();
+        assert!(matches!(told, Error::Refused(Refusal::NotAChoice(_))), "{who:?} {why:?}: {told:?}");
+        refused += 1;
+    }
+    assert!(jobs.check_again(&letter, &charge(), "ann\nbob").is_err());
+    assert_eq!(jobs.decisions(None, 10).unwrap().len(), 0);
+    println!("hostile signatures refused: {refused}");
+    jobs.decide(&letter, Decision::did_not_happen(&charge()).by("Änn O'Neil", "they said: \"no\" \u{1f44d}")).unwrap();
+}
+
+/// A provider that never answers a question: the person hears that after the time of an attempt, and may ask again.
+#[test]
+fn a_probe_that_never_answers_holds_up_nobody() {
+    use super::super::ground::{Ground, Signs};
+    use onceward::{Effect, EffectCard, IdempotencyKey, Job, JobKey, Policy};
+    use serde::{Deserialize, Serialize};
+    use std::time::Duration;
+
+    #[derive(Serialize, Deserialize)]
+    struct Slow;
+    #[derive(Serialize, Deserialize)]
+    struct Pays;
+    impl Effect for Slow {
+        type Result = ();
+        const NAME: &'static str = "slow";
+        fn says(&self) -> String {
+            "something slow".into()
+        }
+    }
+    impl Job for Pays {
+        const KIND: &'static str = "pays";
+        fn key(&self) -> JobKey {
+            "1".into()
+        }
+        fn policy() -> Policy {
+            Policy::default().attempt_timeout(Duration::from_millis(50))
+        }
+        fn effects() -> Vec<EffectCard> {
+            vec![Slow::card()]
+        }
+    }
+    let ground = Ground::new();
+    let door: Signs = ground.signs.clone();
+    let jobs = ground
+        .builder()
+        .on(|cx, _: Pays| cx.effect(Slow))
+        .effect(|_: &Slow, _: &IdempotencyKey| Err(Fail::new("the line went dead")))
+        .probe(move |_: &Slow, _: &IdempotencyKey| {
+            door.wait("answer");
+            Ok(None)
+        })
+        .start()
+        .unwrap();
+    let id = jobs.enqueue(&Pays).unwrap().id();
+    ground.settle(&jobs);
+    let slow = EffectId { name: "slow".into(), part: String::new() };
+    for _ in 0..2 {
+        let checked = jobs.check_again(&jobs.dead_letter(id).unwrap(), &slow, "ann").unwrap();
+        assert!(
+            matches!(&checked.answer, CheckAnswer::CannotTell(why) if why.contains("no answer within")),
+            "{checked:?}"
+        );
+    }
+    ground.signs.open("answer");
+    ground.close(jobs);
+}
+
 mod pairs {
     use super::*;
     use onceward::{Job, JobKey, Policy};
@@ -359,8 +444,9 @@ mod pairs {
         assert!(matches!(same, Error::Refused(Refusal::SecondPerson(ref who)) if who == "ann"), "{same:?}");
         assert_eq!(by(&jobs, large, Decision::discard(), "bob").unwrap(), Decided::WaitsForSecond);
         let mut plan = jobs.plan_replay(&LetterFilter::kind("pay")).unwrap();
+        assert_eq!((plan.count(), plan.ask_first()), (0, &[large][..]), "two people are asked first");
         let many = jobs.replay(&mut plan, 10, "cid", "all of them").unwrap();
-        assert_eq!((many.released.len(), many.refused.len()), (0, 1));
+        assert_eq!((many.released.len(), many.refused.len()), (0, 0));
         assert_eq!(by(&jobs, large, Decision::discard(), "ann").unwrap(), Decided::Done);
         is(&jobs, large, State::Discarded);
         let said: Vec<String> = jobs.decisions(None, 10).unwrap().iter().map(|a| a.says()).collect();
@@ -375,5 +461,44 @@ mod pairs {
         );
         assert!(jobs.safety_cards().to_string().contains("above a stake of 10000 two people have to decide"));
         println!("pairs: {} acts", said.len());
+    }
+
+    /// An app that has dropped the kind, or a tool that never had it, decides about its letters: it cannot read what is at stake, and
+    /// one person alone does not decide for all that. When the rule is gone, what was begun by one is still ended by another.
+    #[test]
+    fn two_people_stay_two_without_the_kind() {
+        let mut world = super::super::super::rig::World::new();
+        let jobs = world.builder().on(|_, _: Pay| Err(Fail::permanent("no"))).start().unwrap();
+        let large = jobs.enqueue(&Pay { n: 1, cents: 10_001 }).unwrap().id();
+        world.settle(&jobs);
+        world.crash(jobs, Crash::Kill);
+        let jobs = world.builder().start().unwrap();
+        let by = |jobs: &Jobs, act: Decision, who| jobs.decide(&jobs.dead_letter(large).unwrap(), act.by(who, "seen"));
+        assert!(jobs.dead_letter(large).unwrap().needs_second_person());
+        assert_eq!(by(&jobs, Decision::discard(), "ann").unwrap(), Decided::WaitsForSecond);
+        world.crash(jobs, Crash::Kill);
+
+        /// The same kind without the rule.
+        #[derive(Serialize, Deserialize)]
+        struct Free {
+            n: u64,
+            cents: u64,
+        }
+        impl Job for Free {
+            const KIND: &'static str = "pay";
+            fn key(&self) -> JobKey {
+                self.n.to_string().into()
+            }
+        }
+        let jobs = world.builder().on(|_, _: Free| Ok(())).start().unwrap();
+        let same = by(&jobs, Decision::discard(), "a\u{200b}nn").unwrap_err();
+        assert!(matches!(same, Error::Refused(Refusal::SecondPerson(_))), "{same:?}");
+        assert_eq!(by(&jobs, Decision::discard(), "bob").unwrap(), Decided::Done);
+        is(&jobs, large, State::Discarded);
+        world.crash(jobs, Crash::Kill);
+        // Nobody has the rule any more: one person is enough, also without the kind.
+        let jobs = world.builder().start().unwrap();
+        jobs.restore(large, "ann", "after all").unwrap();
+        assert!(!jobs.dead_letter(large).unwrap().needs_second_person());
     }
 }

@@ -26,7 +26,7 @@ where
     F: Future<Output = Outcome> + Send + 'static,
 {
     let life = &shop.world.life;
-    let b = shop.world.builder();
+    let b = shop.world.builder().on(|_, _: crate::rig::order::Refund| Ok(()));
     let b = if shop.mix.performer {
         b.effect_async(shop.pay.performs_async::<Charge<C>>(life))
     } else {

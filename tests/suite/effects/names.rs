@@ -358,6 +358,7 @@ fn one_name_twice_at_the_same_time_is_an_error_too() {
     let jobs: Jobs = shop
         .world
         .builder()
+        .on(|_, _: crate::rig::order::Refund| Ok(()))
         .effect_async(shop.pay.performs_async::<Charge<SameKey>>(life))
         .effect_async(shop.stock.performs_async::<Reserve<Probed>>(life))
         .probe_async(shop.stock.tells_async::<Reserve<Probed>>(life))

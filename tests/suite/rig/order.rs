@@ -290,7 +290,8 @@ impl Shop {
     }
     pub(crate) fn builder<C: Rule, W: Rule>(&self, script: Script) -> onceward::Builder {
         let life = &self.world.life;
-        let mut b = self.world.builder();
+        // Of what gives money back there are suites of its own: here it only has to exist.
+        let mut b = self.world.builder().on(|_, _: Refund| Ok(()));
         b = match self.mix.performer {
             false => b
                 .effect(self.pay.performs::<Charge<C>>(life))

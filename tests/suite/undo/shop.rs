@@ -37,6 +37,10 @@ pub(crate) struct Deed {
 struct Books {
     plans: HashMap<&'static str, VecDeque<Plan>>,
     deeds: Vec<Deed>,
+    /// Who looks something up waits at the door "look".
+    holds_looks: bool,
+    /// Money and parcels are given back only by the reference under which they went out.
+    strict: bool,
     /// Calls of every sort, by effect.
     calls: HashMap<&'static str, usize>,
 }
@@ -71,6 +75,18 @@ impl Provider {
     pub(crate) fn plan(&self, effect: &'static str, plans: &[Plan]) {
         self.lock().plans.entry(effect).or_default().extend(plans);
     }
+    pub(crate) fn be_strict(&self) {
+        self.lock().strict = true;
+    }
+    /// Whether one of these happened for this order under this reference.
+    fn knows(&self, effects: &[&str], order: &str, reference: Option<&str>) -> Outcome {
+        let books = self.lock();
+        let mut deeds = books.deeds.iter().enumerate();
+        let known = deeds.any(|(n, d)| {
+            effects.contains(&d.effect) && d.order == order && reference == Some(&format!("{}-{n}", d.effect))
+        });
+        if known || !books.strict { Ok(()) } else { Err(Fail::permanent(format!("nothing is known of {reference:?}"))) }
+    }
     pub(crate) fn deeds(&self) -> Vec<Deed> {
         self.lock().deeds.clone()
     }
@@ -81,7 +97,13 @@ impl Provider {
     pub(crate) fn calls(&self, effect: &'static str) -> usize {
         self.lock().calls.get(effect).copied().unwrap_or(0)
     }
+    pub(crate) fn hold_looks(&self) {
+        self.lock().holds_looks = true;
+    }
     pub(crate) fn find(&self, effect: &'static str, order: &str) -> Option<String> {
+        if self.lock().holds_looks {
+            self.signs.wait("look");
+        }
         let books = self.lock();
         books.deeds.iter().position(|d| d.effect == effect && d.order == order).map(|n| format!("{effect}-{n}"))
     }
@@ -239,6 +261,7 @@ macro_rules! orders {
 orders! {
     Order "order" tries().on_dead(OnDead::Undo);
     Held "held order" tries();
+    Dated "dated order" tries().on_dead(OnDead::Undo).deadline(Duration::from_secs(15));
 }
 
 /// Pays, and cannot go forward.
@@ -280,16 +303,24 @@ fn carry_out(cx: &Cx, id: &str, does: &[String]) -> Outcome {
 pub(crate) fn app(builder: Builder, provider: &Provider) -> Builder {
     let p = || provider.clone();
     let (pay, ship, wire, mail, reserve, give, fetch, look) = (p(), p(), p(), p(), p(), p(), p(), p());
+    let (paid, charged, sent) = (p(), p(), p());
     builder
         .key_scope("the shop of the tests")
         .on(|cx, order: Order| carry_out(cx, &order.id, &order.does))
         .on(|cx, order: Held| carry_out(cx, &order.id, &order.does))
+        .on(|cx, order: Dated| carry_out(cx, &order.id, &order.does))
         .on(|cx, short: Short| {
             cx.effect(Pay { order: short.id })?;
             Err(Fail::permanent("it cannot be done"))
         })
-        .on(|cx, refund: Refund| cx.effect(GiveBack { order: refund.order }).map(drop))
-        .on(|cx, recall: Recall| cx.effect(FetchBack { order: recall.order }).map(drop))
+        .on(move |cx, refund: Refund| {
+            charged.knows(&["pay", "wire"], &refund.order, refund.charge.as_deref())?;
+            cx.effect(GiveBack { order: refund.order }).map(drop)
+        })
+        .on(move |cx, recall: Recall| {
+            sent.knows(&["ship"], &recall.order, recall.parcel.as_deref())?;
+            cx.effect(FetchBack { order: recall.order }).map(drop)
+        })
         .effect(move |e: &Pay, key| pay.perform(Pay::NAME, &e.order, key))
         .effect(move |e: &Ship, key| ship.perform(Ship::NAME, &e.order, key))
         .effect(move |e: &Wire, key| wire.perform(Wire::NAME, &e.order, key))
@@ -298,6 +329,7 @@ pub(crate) fn app(builder: Builder, provider: &Provider) -> Builder {
         .effect(move |e: &GiveBack, key| give.perform(GiveBack::NAME, &e.order, key))
         .effect(move |e: &FetchBack, key| fetch.perform(FetchBack::NAME, &e.order, key))
         .probe(move |e: &Ship, _| Ok(look.find(Ship::NAME, &e.order)))
+        .probe(move |e: &Pay, _| Ok(paid.find(Pay::NAME, &e.order)))
 }
 
 pub(crate) fn effect_id(name: &str) -> EffectId {

@@ -38,7 +38,7 @@ use crate::model::outbox::Topic;
 use crate::observe::{AlertRules, Observer, SafetyCards, Sink, events};
 use crate::store::{Commits, Lane, Place, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -221,6 +221,9 @@ impl Builder {
     /// Who is told that a person is needed: the moment a dead letter is created, with its question, and when one of the
     /// [`alert_rules`](Self::alert_rules) begins or ceases to speak. Called on a thread of its own, one alert after the other,
     /// after the commit; it may pause what the alert is about, and may take its time. Several callbacks are all called.
+    ///
+    /// Each alert is told at most once: a crash between the commit and the call, or a shutdown whose callbacks take more than five
+    /// seconds, loses the call, never the letter. Read [`dead_letters`](crate::Jobs::dead_letters) at start, too.
     pub fn on_alert(mut self, f: impl Fn(&Alert) + Send + Sync + 'static) -> Self {
         self.listeners.push(Box::new(f));
         self
@@ -282,10 +285,13 @@ impl Builder {
         relays.topics().for_each(|topic| observer.counters().topic(topic));
         let (marks, pauses, rewound, alerts) =
             store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS)?)))?;
-        if let Some(bytes) = store.read(|v| v.meta(PAIRS))? {
-            // What cannot be read was written by a version that keeps it otherwise.
-            self.registry.pairs = serde_json::from_slice(&bytes).unwrap_or_default();
-        }
+        self.registry.pairs = match store.read(|v| v.meta(PAIRS)) {
+            Ok(None) => Some(BTreeSet::new()),
+            // Unless it can be read, every kind that is not registered here may need two, and the row stays as it is.
+            Ok(Some(bytes)) => serde_json::from_slice(&bytes).ok(),
+            Err(StoreError::Corrupt { .. }) => None,
+            Err(e) => return Err(e.into()),
+        };
         let (alarms, words) = if self.listeners.is_empty() {
             (None, None)
         } else {
@@ -531,7 +537,11 @@ fn recover_claims(
 fn suspect_messages(core: &Arc<Core>, slots: &[crate::store::Slot]) -> Result<(), Error> {
     let (tell, reply) = answer();
     let op = SuspectOp::new(core, slots, tell);
-    if op.is_empty() && core.shared.store.read(|v| v.metas(SUSPECTS))?.is_empty() {
+    let kept = match core.shared.store.read(|v| v.metas(SUSPECTS)) {
+        Err(StoreError::Corrupt { .. }) => true,
+        kept => !kept?.is_empty(),
+    };
+    if op.is_empty() && !kept {
         return Ok(());
     }
     core.shared.submit(Lane::Outcome, Box::new(op))?;
@@ -565,7 +575,8 @@ fn serve(core: &Core) -> Result<Vec<Served>, Error> {
         .flat_map(|k| std::iter::once(k.name).chain(k.aliases.iter().copied()).map(|n| (n, k.clone())))
         .collect();
     let (tell, reply) = answer();
-    let pairs = Some(shared.registry.pairs_now()).filter(|now| *now != shared.registry.pairs);
+    let now = shared.registry.pairs_now();
+    let pairs = if now == shared.registry.pairs { None } else { now };
     let pairs = pairs.map(|now| serde_json::to_vec(&now).map_err(|e| StoreError::Bug(e.to_string()))).transpose()?;
     let op = crate::engine::ops::KindsOp::new(names.iter().map(|(n, _)| *n).collect(), pairs, tell);
     shared.submit(Lane::Outcome, Box::new(op))?;

@@ -91,7 +91,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// The decision that carries it out, still to be signed with [`by`](Decision::by): a list of choices is all that a screen needs.
+    /// The decision that carries it out, still to be signed with [`by`](Decision::by): a list of choices is all that a screen needs
+    /// where nothing has to be typed in; a reference is added with [`with_reference`](Decision::with_reference).
     pub fn decision(&self) -> Decision {
         Decision::new(self.decides.clone())
     }
@@ -681,13 +682,23 @@ fn replays(valid: &[Valid], effects: &[EffectRecord], memos: &[Memo]) -> Vec<Cho
 fn needs_two(shared: &Shared, tx: &Write<'_>, id: JobId) -> Result<bool, StoreError> {
     // What was begun by one is ended by another, whatever the rule says now.
     let begun = tx.letter(id)?.is_some_and(|letter| letter.proposed.is_some());
-    Ok(begun || tx.job(id)?.is_some_and(|row| two_decide(shared, &row)))
+    if begun {
+        return Ok(true);
+    }
+    match tx.job(id) {
+        Ok(Some(row)) => Ok(two_decide(shared, &row)),
+        // What is at stake cannot be read: as for a payload that cannot.
+        Ok(None) | Err(StoreError::Corrupt { .. }) => {
+            Ok(tx.record(id)?.is_some_and(|job| shared.registry.pairs_now_have(&shared.kind_name(job.kind))))
+        }
+        Err(e) => Err(e),
+    }
 }
 
 fn two_decide(shared: &Shared, row: &JobRow) -> bool {
     let name = shared.kind_name(row.kind);
     // Of a kind that is not registered here nobody can read the stake; that two had to decide is remembered.
-    let Some(kind) = shared.registry.kind(&name) else { return shared.registry.pairs.contains(&*name) };
+    let Some(kind) = shared.registry.kind(&name) else { return shared.registry.pairs_now_have(&name) };
     let Some(limit) = kind.rules.second_person_above else { return false };
     (kind.stake)(row).is_none_or(|stake| limit == 0 || stake > limit)
 }

@@ -60,8 +60,9 @@
 //! | `http`, `nats`, `postgres`, `mqtt` | a publisher each, in the module `publishers`: webhook, JetStream, inbox table, MQTT 5 |
 //! | `testkit` | manual clock, simulated disk, run-until-idle: the module `testkit` |
 //!
-//! Async twins of the blocking verbs (`enqueue_async`, `transact_async`, ..) work on any runtime and without the feature. A
-//! blocking verb called on an async worker thread blocks it for about one commit.
+//! Async twins of the verbs that write or wait (`enqueue_async`, `transact_async`, ..) work on any runtime and without the feature.
+//! The others only read the file (`dead_letters`, `history`, `outbox().topics()`, ..) and block for that long; a blocking verb that
+//! writes blocks an async worker thread for about one commit.
 
 pub use redb;
 

@@ -1,6 +1,6 @@
 //! Who is told that a person is needed: a thread of its own calls the app, the writer keeps what was told, the timer looks again.
 //!
-//! Keeps the promise that what is told is durable first, so that a restart neither forgets nor repeats it, that no callback runs
+//! Keeps the promise that what is told is durable first, so that a restart does not repeat it, that no callback runs
 //! inside a transaction or holds up the queue, and that one that panics harms nobody.
 
 use super::wake::TimerHandle;

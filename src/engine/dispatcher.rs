@@ -236,9 +236,14 @@ impl Dispatcher {
 
     /// Claims, unless the job's rows are damaged: it is left alone, and stops nothing.
     fn claim_readable(&mut self, tx: &mut Write<'_>, id: JobId, at: usize) -> Result<Claimedness, StoreError> {
+        let written = tx.touches();
         match self.claim(tx, id, at) {
             Err(StoreError::Corrupt { what }) => {
                 self.unreadable.insert(id);
+                if tx.touches() != written {
+                    // Half of it must not be committed: the round goes on without claims, the next one without this job.
+                    return Err(StoreError::Corrupt { what });
+                }
                 self.core.shared.report.warn(&format!("job {id} is not run: {what}"));
                 Ok(Claimedness::Moved)
             }

@@ -340,7 +340,11 @@ impl Op for CancelOp {
 pub(crate) fn named(tx: &Write<'_>, shared: &Shared, change: crate::rules::Change) -> Result<Changed, StoreError> {
     let id = change.record().id;
     let name = shared.kind_name(change.record().kind);
-    let key = tx.job(id)?.map_or_else(|| "".into(), |row| row.key);
+    let key = match tx.job(id) {
+        // It is only shown: a damaged row must not keep a person from deciding.
+        Err(StoreError::Corrupt { .. }) => "".into(),
+        row => row?.map_or_else(|| "".into(), |row| row.key),
+    };
     Ok(Changed::new(name.clone(), shared.queue_of(&name), key, change))
 }
 

@@ -164,8 +164,11 @@ impl SuspectOp {
         self.found.is_empty()
     }
     fn topic(&self, tx: &mut Write<'_>, topic: &str) -> Result<(Suspects, Vec<News>), StoreError> {
-        let kept = tx.meta(&format!("{SUSPECTS}{topic}"))?;
-        // What cannot be read was written by another version: its deaths are counted anew.
+        // What cannot be read is damaged, or was written by another version: its deaths are counted anew.
+        let kept = match tx.meta(&format!("{SUSPECTS}{topic}")) {
+            Err(StoreError::Corrupt { .. }) => None,
+            kept => kept?,
+        };
         let mut suspects: Suspects = kept.and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
         let (mut news, mut changed) = (Vec::new(), false);
         let now = self.core.shared.now().wall;

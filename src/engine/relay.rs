@@ -271,8 +271,9 @@ impl Run<'_> {
             let call = self.calls.swap_remove(at);
             call.slots.into_iter().for_each(|slot| self.core.shared.store.run_file().clear(slot));
             match &told {
-                // A panic says nothing about any of them: the first would be blamed for another's, and sent again for ever.
-                Err(why) if call.places.len() > 1 && !call.hung => {
+                // A panic or a time that is over says nothing about any of them: the first would be blamed for another's, and sent
+                // again for ever.
+                Err(why) if call.places.len() > 1 => {
                     self.alone = call.places.len();
                     self.core.shared.report.warn(&format!(
                         "a batch of {} messages of {:?} came to nothing, so they are handed over one by one: {why}",

@@ -44,7 +44,14 @@ pub trait Effect: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The forward action that compensates it; stored with the intent, completed by the result.
     ///
     /// It is asked for twice: before the call, without a result, and after it. What cannot be stored (not encodable, over the
-    /// payload limit) is a permanent failure before the call; after it, what was stored with the intent is kept.
+    /// payload limit, of a kind that has no handler here) is a permanent failure before the call; after it, what was stored with the
+    /// intent is kept. Without a result the job must still find what to undo, e.g. by the order's number.
+    ///
+    /// ```ignore
+    /// fn undo(&self, done: Option<&String>) -> Undo {
+    ///     Undo::job(Refund { order: self.order, charge: done.cloned() })
+    /// }
+    /// ```
     fn undo(&self, done: Option<&Self::Result>) -> Undo {
         let _ = done;
         Undo::none()

@@ -34,8 +34,8 @@ pub(crate) struct Kinds {
     by_name: HashMap<&'static str, Arc<Kind>>,
     effects: HashMap<&'static str, EffectEntry>,
     faults: Vec<Setup>,
-    /// Kinds about which two people had to decide when an app last registered them.
-    pub(crate) pairs: BTreeSet<String>,
+    /// Kinds about which two people had to decide when an app last registered them; nothing if that cannot be read.
+    pub(crate) pairs: Option<BTreeSet<String>>,
 }
 
 impl Kinds {
@@ -80,8 +80,8 @@ impl Kinds {
     }
 
     /// The same, with what is registered now.
-    pub(crate) fn pairs_now(&self) -> BTreeSet<String> {
-        let mut pairs = self.pairs.clone();
+    pub(crate) fn pairs_now(&self) -> Option<BTreeSet<String>> {
+        let mut pairs = self.pairs.clone()?;
         for (name, kind) in &self.by_name {
             if kind.rules.second_person_above.is_some() {
                 pairs.insert((*name).to_owned());
@@ -89,7 +89,14 @@ impl Kinds {
                 pairs.remove(*name);
             }
         }
-        pairs
+        Some(pairs)
+    }
+    /// Whether two people may have to decide about a kind, for all that is known of it here.
+    pub(crate) fn pairs_now_have(&self, name: &str) -> bool {
+        match self.kind(name) {
+            Some(kind) => kind.rules.second_person_above.is_some(),
+            None => self.pairs.as_ref().is_none_or(|pairs| pairs.contains(name)),
+        }
     }
     /// The kind that runs jobs stored under `name`.
     pub(crate) fn kind(&self, name: &str) -> Option<&Arc<Kind>> {

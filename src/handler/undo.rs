@@ -62,9 +62,16 @@ pub(crate) fn carry_on(tx: &mut Write<'_>, shared: &Shared, id: JobId) -> Result
             Some(identity) => tx.record(identity.id)?.map(|r| r.state),
             None => None,
         };
+        let begun = known.is_some();
         let ended = match (state, known.and_then(|i| i.ended)) {
             (Some(JobState::Ended { how, .. }), _) | (None, Some((how, _))) => Some(how),
             (Some(_), _) => continue,
+            // It may have run: a second one could undo twice.
+            (None, None) if begun => {
+                return Err(StoreError::Corrupt {
+                    what: format!("the job that undoes {} of job {id} is missing", record.id),
+                });
+            }
             (None, None) => None,
         };
         match ended {

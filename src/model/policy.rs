@@ -177,7 +177,9 @@ impl Policy {
     }
 
     /// Two people have to decide about a dead letter whose [`stake`](crate::Job::stake) is above this, in the app's own unit:
-    /// the first one's decision waits until another person decides the same. 0 asks for it always.
+    /// the first one's decision waits until another person decides the same (the same effect, reference and wish for a new key;
+    /// anything else replaces what was proposed). A limit of 0 asks for it always; with any other, implement
+    /// [`stake`](crate::Job::stake), too: its default is 0.
     pub fn second_person_above(mut self, stake: u64) -> Self {
         self.second_person_above = Some(stake);
         self

@@ -45,6 +45,11 @@ pub(super) fn strip_of(id: JobId) -> (u64, u32) {
     (id.0 / STRIP, u32::try_from(id.0 % STRIP).unwrap_or_default())
 }
 
+/// The last job of the pack that this job's record is in.
+pub(super) fn last_of_strip(id: JobId) -> JobId {
+    JobId(id.0 | (STRIP - 1))
+}
+
 /// When rows may go is kept in whole seconds, never earlier: jobs that end together share a row.
 pub(super) fn whole_seconds(at: Wall) -> u64 {
     at.0.div_ceil(1_000).saturating_mul(1_000)

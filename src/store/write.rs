@@ -7,7 +7,7 @@ use super::codec::{self, CHUNK, INLINE, Pointer, Raw, SLIM, StateRow, Stored};
 use super::error::StoreError;
 use super::own::{AppTable, Own};
 use super::pack::pointer_of;
-use super::read::{Rows, strip_of, whole_seconds};
+use super::read::{Rows, last_of_strip, strip_of, whole_seconds};
 use super::schema::{Lazy, META_EPOCH, META_LIVE, SETTING, Tables, identity_key};
 use crate::clock::Stopwatch;
 use crate::model::Limits;
@@ -30,6 +30,8 @@ type Bytes = &'static [u8];
 pub struct Write<'t> {
     pub(super) rows: Rows<'t, WriteTransaction>,
     live: Live,
+    /// The pack of the newest number, once it was found to be readable.
+    looked_at: Option<u64>,
     pub(super) limits: Limits,
     /// Writes so far in this transaction, and how many there were when the operation that runs now began.
     touches: u64,
@@ -75,9 +77,17 @@ impl<'t> Deref for Write<'t> {
 
 impl<'t> Write<'t> {
     /// The next number, for a job or a ticket; never handed out again once its round is durable.
+    ///
+    /// None is of a pack that cannot be read: a new job's record would have to go into it, and nothing could be enqueued any more.
     pub fn next_id(&mut self) -> JobId {
-        self.live.last_id += 1;
-        JobId(self.live.last_id)
+        let next = JobId(self.live.last_id + 1);
+        let (strip, _) = strip_of(next);
+        let damaged =
+            self.looked_at != Some(strip) && matches!(self.rows.record(next), Err(StoreError::Corrupt { .. }));
+        self.live.last_id = if damaged { last_of_strip(next).0 + 1 } else { next.0 };
+        let id = JobId(self.live.last_id);
+        self.looked_at = Some(strip_of(id).0);
+        id
     }
     /// Writes a new job: its row, its record and its index row. Its identity is separate.
     pub fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError> {
@@ -283,6 +293,7 @@ impl<'t> Write<'t> {
         Self {
             rows: Rows::new(tx),
             live,
+            looked_at: None,
             limits,
             touches: 0,
             touches_before_op: 0,
@@ -307,7 +318,8 @@ impl<'t> Write<'t> {
     pub(super) fn dirty_before_op(&self) -> bool {
         self.touches_before_op > 0
     }
-    pub(super) fn touches(&self) -> u64 {
+    /// How many writes there were in this transaction.
+    pub fn touches(&self) -> u64 {
         self.touches
     }
     pub(super) fn touch(&mut self) {
@@ -449,7 +461,11 @@ impl<'t> Write<'t> {
     }
     /// Who did what stays known when the job's rows are gone.
     fn note_act(&mut self, record: &JobRecord, entry: &Entry) -> Result<(), StoreError> {
-        let key = self.rows.job(record.id)?.map_or_else(String::new, |row| row.key.to_string());
+        let key = match self.rows.job(record.id) {
+            // What a person did is noted all the same.
+            Err(StoreError::Corrupt { .. }) => String::new(),
+            row => row?.map_or_else(String::new, |row| row.key.to_string()),
+        };
         let kind = self.rows.kinds()?.into_iter().find(|(id, _)| *id == record.kind);
         let kind = kind.map_or_else(String::new, |(_, name)| name);
         let number = self.next_id().0;

@@ -6,7 +6,7 @@ use crate::model::id::{EffectId, IdempotencyKey, Lease, Token};
 use crate::model::job::{End, Memo};
 use crate::model::letter::Entry;
 use crate::rules::Change;
-use redb::ReadableTableMetadata;
+use redb::{ReadableTable, ReadableTableMetadata};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -208,6 +208,38 @@ fn neighbours_in_a_pack_do_not_touch_each_other() {
     assert!(rows.tables.chunk.read(&tx).unwrap().is_empty().unwrap(), "pieces of long values are left");
     assert!(rows.tables.ready.read(&tx).unwrap().is_empty().unwrap(), "ready words are left");
     assert!(rows.tables.prune.read(&tx).unwrap().is_empty().unwrap(), "words of ended jobs are left");
+}
+
+/// A pack rots: what is in it is reported, never run and never "not there"; jobs elsewhere are as they were. If it is the one that
+/// the next jobs would go into, they go behind it, at once and after a start.
+#[test]
+fn a_damaged_pack_stops_no_new_job() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    let ids: Vec<JobId> = (0..40).map(|n| ask(&store, move |tx| enqueue(tx, &n.to_string())).unwrap()).collect();
+    ask(&store, |tx| {
+        tx.touch();
+        let Rows { tx, tables, .. } = &mut tx.rows;
+        let states = tables.state.write(tx)?;
+        let mut value = states.get(1)?.unwrap().value().to_vec();
+        value[5] ^= 1;
+        states.insert(1, value.as_slice())?;
+        Ok(())
+    });
+    let new = ask(&store, |tx| enqueue(tx, "new")).unwrap();
+    assert_eq!((new, record(&store, new).state), (JobId(64), JobState::Ready { ticket: 64 }));
+    store.close().unwrap();
+    let store = open(&disk);
+    let (mut well, mut damaged) = (0, 0);
+    for id in ids {
+        match store.read(|r| r.record(id)) {
+            Ok(Some(_)) => well += 1,
+            Err(StoreError::Corrupt { .. }) => damaged += 1,
+            other => panic!("{id}: {other:?}"),
+        }
+    }
+    assert_eq!((well, damaged), (31, 9));
+    assert_eq!(ask(&store, |tx| enqueue(tx, "newer")), Some(JobId(65)));
 }
 
 /// A decision on a state that the file does not show is damage, and nothing of it is written.

@@ -96,8 +96,10 @@ impl World {
     pub(crate) fn settle(&self, jobs: &Jobs) {
         self.ground.settle(jobs);
     }
+    /// Time passes when nothing is under way: a call that has only just begun must not look like one that hangs.
     #[track_caller]
     pub(crate) fn pass(&self, jobs: &Jobs, time: Duration) {
+        self.ground.settle(jobs);
         self.ground.pass(jobs, time);
     }
     /// The process dies as it stands: what it still does reaches nobody.

@@ -6,7 +6,7 @@ use super::broker::{World, steps};
 use super::send;
 use onceward::Message;
 #[cfg(feature = "tokio")]
-use onceward::{AsyncPublisher, Outcome};
+use onceward::{AsyncPublisher, Outcome, Scope};
 #[cfg(feature = "tokio")]
 use std::sync::Arc;
 #[cfg(feature = "tokio")]
@@ -37,7 +37,7 @@ fn a_blocking_publisher_that_hangs_keeps_its_own_key_only() {
     assert!(early.in_call.is_some() && jobs.outbox().topics().unwrap()[0].hung == 0);
     send(&jobs, "blocked", "a", "a2");
     send(&jobs, "blocked", "b", "b1");
-    world.pass(&jobs, MINUTE);
+    world.ground.pass(&jobs, MINUTE);
     assert_eq!(world.broker.ids(), ["b1"], "the other key goes on");
     let state = jobs.outbox().topics().unwrap().remove(0);
     assert_eq!((state.hung, state.depth), (1, 2));
@@ -129,11 +129,11 @@ fn an_async_publisher_that_hangs_is_dropped_and_tried_again_with_the_same_id() {
     let policy = steps().attempt_timeout(MINUTE);
     let jobs = world.builder(&[]).publisher_async("t", late).topic("t", policy).start().unwrap();
     send(&jobs, "t", "a", "a1");
-    send(&jobs, "t", "a", "a2");
     while calls.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    world.pass(&jobs, MINUTE);
+    send(&jobs, "t", "a", "a2");
+    world.ground.pass(&jobs, MINUTE);
     let seen = jobs.outbox().find("t", "a1").unwrap().unwrap();
     assert_eq!((seen.failures, seen.in_call, dropped.load(Ordering::SeqCst)), (1, None, 1));
     assert!(seen.error.unwrap().contains("did not answer in time"));
@@ -141,5 +141,61 @@ fn an_async_publisher_that_hangs_is_dropped_and_tried_again_with_the_same_id() {
     world.pass(&jobs, MINUTE);
     assert_eq!(world.broker.ids(), ["a1", "a2"]);
     assert_eq!(jobs.outbox().find("t", "a1").unwrap().unwrap().marks, 1);
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+/// Hands over one after the other; the first two times it never comes back from the second message.
+#[cfg(feature = "tokio")]
+struct Second {
+    broker: super::broker::Broker,
+    hung: Arc<AtomicUsize>,
+}
+
+#[cfg(feature = "tokio")]
+impl AsyncPublisher for Second {
+    async fn publish_all(&self, messages: Vec<Message>) -> Vec<Outcome> {
+        let mut told = Vec::new();
+        for m in &messages {
+            if m.id == "m2" && self.hung.fetch_add(1, Ordering::SeqCst) < 2 {
+                std::future::pending::<()>().await;
+            }
+            told.push(self.broker.take(m));
+        }
+        told
+    }
+}
+
+/// Nobody knows at which message of a batch the time was lost: they go out one by one, the first is marked and never blamed, and the
+/// one that hangs has its failure.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_batch_whose_time_is_over_goes_out_one_by_one() {
+    let world = World::new();
+    let hung = Arc::new(AtomicUsize::new(0));
+    let second = Second { broker: world.broker.clone(), hung: hung.clone() };
+    let policy = steps().attempt_timeout(MINUTE);
+    let jobs = world.builder(&[]).publisher_async("t", second).topic("t", policy).start().unwrap();
+    jobs.pause(Scope::topic("t"), "collecting").unwrap();
+    for id in ["m1", "m2", "m3"] {
+        send(&jobs, "t", "a", id);
+    }
+    jobs.resume(Scope::topic("t")).unwrap();
+    let find = |id: &str| jobs.outbox().find("t", id).unwrap().unwrap();
+    for times in 1..=2 {
+        while hung.load(Ordering::SeqCst) < times {
+            std::thread::yield_now();
+        }
+        let (first, second) = (find("m1"), find("m2"));
+        assert_eq!((first.failures, second.failures), (0, 0));
+        // In the second round the first message is behind us.
+        assert_eq!((first.marks, world.broker.tries("m1")), if times == 1 { (0, 1) } else { (1, 2) });
+        world.ground.clock.advance(MINUTE);
+    }
+    while find("m2").failures == 0 {
+        std::thread::yield_now();
+    }
+    world.pass(&jobs, MINUTE);
+    let state = ["m1", "m2", "m3"].map(|id| (find(id).marks, world.broker.tries(id)));
+    assert_eq!(state, [(1, 2), (1, 1), (1, 1)]);
     jobs.shutdown(PATIENCE).unwrap();
 }

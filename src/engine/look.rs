@@ -109,9 +109,10 @@ fn unsent(v: &View<'_>, shared: &Shared) -> Result<Vec<(String, Wall)>, StoreErr
     Ok(out)
 }
 
-/// Within a key the first is the oldest, those left out that stand aside: they may have been put there later.
+/// Within a key the first is the oldest, but for those that were retried from aside: they may have been put there later. Of those that
+/// stand aside the lowest number is; they too wait for a person.
 fn oldest(v: &View<'_>, topic: &str) -> Result<Option<Wall>, StoreError> {
-    let mut oldest: Option<Wall> = None;
+    let mut oldest = v.put_aside(topic, 0, 1)?.first().map(|(_, delivery)| delivery.committed);
     let mut key = v.next_line(topic, None)?;
     while let Some(line) = key {
         let mut after = 0;

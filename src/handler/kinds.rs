@@ -92,7 +92,7 @@ impl Kinds {
         Some(pairs)
     }
     /// Whether two people may have to decide about a kind, for all that is known of it here.
-    pub(crate) fn pairs_now_have(&self, name: &str) -> bool {
+    pub(crate) fn may_need_two(&self, name: &str) -> bool {
         match self.kind(name) {
             Some(kind) => kind.rules.second_person_above.is_some(),
             None => self.pairs.as_ref().is_none_or(|pairs| pairs.contains(name)),

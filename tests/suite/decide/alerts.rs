@@ -2,7 +2,9 @@
 //! repeated, and whatever the callback does.
 
 use super::super::ground::{Ground, MINUTE, SECOND, Signs, kind};
-use onceward::{Alert, AlertEvent, AlertRules, Builder, Decision, Fail, Jobs, RetryRatio, Scope, State};
+use onceward::{
+    Alert, AlertEvent, AlertRules, Builder, Decision, Fail, Jobs, OnStuck, RetryRatio, Scope, State, Topic,
+};
 use std::sync::{Arc, Mutex};
 
 kind!(Fails = "fails" {
@@ -351,4 +353,36 @@ fn a_topic_that_is_not_delivered_is_told_and_over_when_it_is() {
     assert_eq!((told.signs.times("fired outbox-stuck"), told.signs.times("over outbox-stuck")), (2, 1));
     let all = told.all.lock().unwrap().join("\n");
     assert!(all.contains("topic \"paid\" has an undelivered message for 15 minutes"), "{all}");
+}
+
+/// A message was refused for good and put aside, and everything behind it goes out: it still waits for a person, who is told, and over
+/// it is when that person has decided.
+#[test]
+fn a_message_that_was_put_aside_is_told_until_somebody_decides() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told)
+        .topic("paid", Topic::default().on_stuck(OnStuck::DeadLetter))
+        .publisher(
+            "paid",
+            |m: &onceward::Message| if m.id == "1" { Err(Fail::permanent("no such order")) } else { Ok(()) },
+        )
+        .start()
+        .unwrap();
+    for id in ["1", "2"] {
+        jobs.transact::<_, Fail>(move |tx| Ok(tx.outbox("paid", id, &1)?.is_new())).unwrap();
+    }
+    ground.settle(&jobs);
+    assert_eq!(jobs.outbox().topics().unwrap()[0].aside, 1, "one is aside, nothing else waits");
+    ground.pass(&jobs, 14 * MINUTE);
+    assert_eq!(told.signs.times("fired outbox-stuck"), 0);
+    ground.pass(&jobs, MINUTE);
+    told.signs.until("fired outbox-stuck", 1);
+    ground.pass(&jobs, 60 * MINUTE);
+    jobs.outbox().discard("paid", "1", "ann", "there is no such order").unwrap();
+    for _ in 0..3 {
+        ground.pass(&jobs, MINUTE);
+    }
+    told.signs.until("over outbox-stuck", 1);
+    close(jobs);
+    assert_eq!((told.signs.times("fired outbox-stuck"), told.signs.times("over outbox-stuck")), (1, 1));
 }

@@ -212,9 +212,13 @@ impl Decision {
         Self::new(Verdict::DidNotHappen { effect: effect.clone(), new_key: false })
     }
     /// The provider's reference, with [`happened`](Self::happened): it becomes the result if the effect can rebuild one from it.
+    ///
+    /// Any other decision with it is refused: whoever has a reference has seen that it happened.
     pub fn with_reference(mut self, found: &str) -> Self {
         if let Verdict::Happened { reference, .. } = &mut self.verdict {
             *reference = Some(found.to_owned());
+        } else {
+            self.misused = Some("a reference belongs to \"it happened\": leave out with_reference(..) or decide that");
         }
         self
     }
@@ -354,6 +358,9 @@ impl Jobs {
         if let Some(why) = decision.misused {
             return Err(Refusal::NotAChoice(why.to_owned()).into());
         }
+        if let Verdict::Happened { reference: Some(reference), .. } = &decision.verdict {
+            in_one_line("reference", reference)?;
+        }
         let signed = sign(shared, decision.who, decision.why)?;
         let (tell, reply) = answer();
         let op = DecideOp {
@@ -433,7 +440,7 @@ pub enum Decided {
 }
 
 /// Who and why, both required: a decision that nobody signed is none.
-fn sign(shared: &Shared, who: String, why: String) -> Result<Signed, Error> {
+pub(crate) fn sign(shared: &Shared, who: String, why: String) -> Result<Signed, Error> {
     for (what, text) in [("name of the person who decides", &who), ("reason", &why)] {
         if text.trim().is_empty() {
             return Err(Refusal::NotAChoice(format!("the {what} is missing: sign it with .by(who, why)")).into());

@@ -1,5 +1,6 @@
 //! The face of the outbox: what waits in each topic, what is stuck, and what a person can do about it: retry, discard, send again.
 
+use crate::desk::sign;
 use crate::engine::outbox::{Which, Wish, WishOp};
 use crate::error::Error;
 use crate::handler::reply::{Reply, answer};
@@ -7,7 +8,6 @@ use crate::jobs::Jobs;
 use crate::model::letter::{Signed, Why};
 use crate::model::outbox::{Act, Delivery, Ending, Message, Standing};
 use crate::model::time::Wall;
-use crate::rules::Refusal;
 use crate::store::{Lane, StoreError, View};
 use std::time::{Duration, SystemTime};
 
@@ -286,16 +286,8 @@ impl Outbox<'_> {
         Ok(shared.store.read(f)?)
     }
     fn signed(&self, who: &str, why: &str, wish: fn(String, String) -> Wish) -> Result<Wish, Error> {
-        let limit = self.0.shared().limits.error_text;
-        for (what, text) in [("name of the person who decides", who), ("reason", why)] {
-            if text.trim().is_empty() {
-                return Err(Refusal::NotAChoice(format!("the {what} is missing")).into());
-            }
-            if text.len() > limit {
-                return Err(Error::TooBig { what: "reason or name", len: text.len(), limit });
-            }
-        }
-        Ok(wish(who.to_owned(), why.to_owned()))
+        let Signed { who, why, .. } = sign(self.0.shared(), who.to_owned(), why.to_owned())?;
+        Ok(wish(who, why))
     }
     fn submit(&self, topic: &str, id: &str, wish: Wish) -> Result<Reply<Result<(), Error>>, Error> {
         self.ask(topic, Which::Id(id.to_owned()), wish)

@@ -10,11 +10,11 @@ use crate::handler::shared::{Changed, keep, store_error};
 use crate::jobs::Jobs;
 use crate::model::effect::EffectRecord;
 use crate::model::id::JobId;
-use crate::model::job::{End, JobState};
+use crate::model::job::{End, JobRow, JobState};
 use crate::model::letter::{Act, Entry, Signed};
 use crate::model::time::Wall;
 use crate::rules::{Env, Refusal, review};
-use crate::store::{Lane, Op, StoreError, Write};
+use crate::store::{Lane, Op, StoreError, View, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -103,21 +103,14 @@ impl Jobs {
                 let page = v.ended(after, PAGE)?;
                 let mut found = Vec::new();
                 for (until, id) in &page {
-                    let (record, row) = match (v.record(*id), v.job(*id)) {
-                        (Ok(Some(record)), Ok(Some(row))) => (record, row),
-                        (Ok(_), Ok(_)) => continue,
+                    match discarded(v, *id) {
+                        Ok(Some((at, row))) => found.push((*until, *id, at, row)),
+                        Ok(None) => {}
                         // One damaged row hides none of the others.
-                        (Err(StoreError::Corrupt { what }), _) | (_, Err(StoreError::Corrupt { what })) => {
+                        Err(StoreError::Corrupt { what }) => {
                             shared.report.warn(&format!("job {id} is left out of the list of the trash: {what}"));
-                            continue;
                         }
-                        (Err(e), _) | (_, Err(e)) => return Err(e),
-                    };
-                    let JobState::Ended { how: End::Discarded, at } = record.state else { continue };
-                    // What could not be brought back is not in the trash.
-                    let newer = v.identity(row.kind, row.key.as_str())?.is_none_or(|i| i.id != *id);
-                    if !newer && row.undoes.is_none() {
-                        found.push((*until, *id, at, row));
+                        Err(e) => return Err(e),
                     }
                 }
                 Ok((page, found))
@@ -171,6 +164,14 @@ impl Jobs {
         let acts = shared.store.read(|v| v.acts(after, at_most))?;
         Ok(acts.into_iter().filter_map(|(number, act)| Acted::of(number, act)).collect())
     }
+}
+
+/// When a job was thrown away and what it was asked, if it can still be brought back.
+fn discarded(v: &View<'_>, id: JobId) -> Result<Option<(Wall, JobRow)>, StoreError> {
+    let (Some(record), Some(row)) = (v.record(id)?, v.job(id)?) else { return Ok(None) };
+    let JobState::Ended { how: End::Discarded, at } = record.state else { return Ok(None) };
+    let newest = v.identity(row.kind, row.key.as_str())?.is_some_and(|i| i.id == id);
+    Ok((newest && row.undoes.is_none()).then_some((at, row)))
 }
 
 /// A way out of the trash, on its way into the store.

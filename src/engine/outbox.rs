@@ -335,6 +335,12 @@ impl WishOp {
             }
             Which::Number(key, number) => {
                 let (key, id) = match tx.message(topic, *number) {
+                    Ok(Some(row)) if row.message.key != *key => {
+                        let of = &row.message.key;
+                        return Err(
+                            Refusal::NotAChoice(format!("message {number} of {topic} is of the key {of:?}")).into()
+                        );
+                    }
                     Ok(Some(row)) => (row.message.key, Some(row.message.id)),
                     // What cannot be read stands where the caller was told that it stands.
                     Ok(None) | Err(StoreError::Corrupt { .. }) => (key.clone(), None),

@@ -390,7 +390,8 @@ fn every_offered_choice_is_accepted() {
             let (jobs, id) = story(&shop);
             let letter = jobs.dead_letter(id).unwrap();
             let label = letter.choices()[at].label.clone();
-            let decision = letter.choices()[at].decision().with_reference("op_1");
+            let decision = letter.choices()[at].decision();
+            let decision = if label.starts_with("It happened") { decision.with_reference("op_1") } else { decision };
             jobs.decide(&letter, decision.by("ann", "as offered")).unwrap_or_else(|e| panic!("{label}: {e}"));
             taken += 1;
         }
@@ -401,6 +402,9 @@ fn every_offered_choice_is_accepted() {
     let letter = jobs.dead_letter(id).unwrap();
     let refused = jobs.decide(&letter, Decision::discard().with_new_key().by("ann", "not needed")).unwrap_err();
     assert!(refused.to_string().contains("leave out with_new_key()"), "{refused}");
+    let slip = Decision::did_not_happen(&charge_of(&letter)).with_reference("op_1").by("ann", "a slip");
+    let refused = jobs.decide(&letter, slip).unwrap_err();
+    assert!(refused.to_string().contains("leave out with_reference(..)"), "{refused}");
     assert_eq!(jobs.dead_letter(id).unwrap().revision(), letter.revision(), "nothing was decided");
     println!("{taken} choices taken");
     assert!(taken >= 7);

@@ -331,6 +331,9 @@ fn nobody_signs_with_somebody_elses_line() {
         refused += 1;
     }
     assert!(jobs.check_again(&letter, &charge(), "ann\nbob").is_err());
+    let forged = Decision::happened(&charge(), Some("op_1)\nbob decided: discard (seen")).by("ann", "ok");
+    assert!(jobs.decide(&letter, forged).unwrap_err().to_string().contains("line breaks"));
+    refused += 1;
     assert_eq!(jobs.decisions(None, 10).unwrap().len(), 0);
     println!("hostile signatures refused: {refused}");
     jobs.decide(&letter, Decision::did_not_happen(&charge()).by("Änn O'Neil", "they said: \"no\" \u{1f44d}")).unwrap();

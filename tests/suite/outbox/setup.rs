@@ -143,6 +143,12 @@ fn a_message_that_cannot_be_read_is_decided_by_its_number() {
         let refusal = outbox.discard("t", "c1", "ana", "moved away").unwrap_err();
         assert!(matches!(refusal, Error::Refused(_)) && refusal.to_string().contains("discard_number"), "{refusal}");
         assert!(matches!(outbox.discard_number("t", "a", 2, "ana", "it is not stuck"), Err(Error::Refused(_))));
+        let wrong = outbox.discard_number("t", "somebody else's", 5, "ana", "a slip").unwrap_err();
+        assert!(matches!(wrong, Error::Refused(_)) && wrong.to_string().contains("of the key \"c\""), "{wrong}");
+        for (who, why) in [("ana\nbob", "ok"), ("\u{200b}", "ok"), ("ana", "a\nbob: retried"), ("ana", "\u{1b}[31m")] {
+            let refusal = outbox.retry_number("t", &stuck[2].key, 5, who, why).unwrap_err();
+            assert!(matches!(refusal, Error::Refused(_)), "{who:?} {why:?}");
+        }
         outbox.retry_number("t", &stuck[2].key, 5, "ana", "perhaps").unwrap();
         jobs.drain(PATIENCE).unwrap();
         for m in &stuck {

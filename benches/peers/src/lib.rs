@@ -69,6 +69,19 @@ pub fn cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+/// Processor time so far of the threads with this name.
+pub fn cpu_of(name: &str) -> Duration {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Duration::ZERO };
+    // The kernel keeps the first 15 bytes of a name.
+    let name = &name[..name.len().min(15)];
+    tasks
+        .filter_map(|t| Some(t.ok()?.path()))
+        .filter(|t| std::fs::read_to_string(t.join("comm")).is_ok_and(|comm| comm.trim_end() == name))
+        .filter_map(|t| std::fs::read_to_string(t.join("schedstat")).ok()?.split_whitespace().next()?.parse().ok())
+        .map(Duration::from_nanos)
+        .sum()
+}
+
 /// How often a thread of this process gave up its core because it had nothing to do.
 pub fn wakeups() -> u64 {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return 0 };

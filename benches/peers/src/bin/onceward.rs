@@ -1,12 +1,12 @@
 //! onceward with its defaults: durable, two-phase commits, 32 MiB of cache.
 //!
 //! `onceward DIR JOBS` measures throughput and latency. `onceward DIR JOBS one-phase` does so with that named option. `onceward
-//! DIR JOBS large` loads JOBS jobs and measures what depends on how many there are; `churn SECONDS` and `idle SECONDS` watch a
+//! DIR JOBS only METRIC` measures one figure of throughput, for a profiler. `onceward DIR JOBS large` loads JOBS jobs and measures what depends on how many there are; `churn SECONDS` and `idle SECONDS` watch a
 //! file that is used, and a queue that is not.
 
 use onceward::prelude::*;
 use onceward::{Scope, State, redb::TableDefinition};
-use onceward_peers::{Args, PAYLOAD, cpu, peak_kib, percentiles, proc, rate, say, wakeups};
+use onceward_peers::{Args, PAYLOAD, cpu, cpu_of, peak_kib, percentiles, proc, rate, say, wakeups};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
@@ -180,6 +180,7 @@ struct Run {
     args: Args,
     who: &'static str,
     one_phase: bool,
+    only: Option<String>,
 }
 
 impl Run {
@@ -188,10 +189,17 @@ impl Run {
     }
     /// One figure over a queue of its own; the queue is made ready outside of the measured time.
     fn measure(&self, metric: &str, jobs: u64, workers: usize, ready: impl Fn(&Queue), timed: impl Fn(&Queue)) {
+        if self.only.as_ref().is_some_and(|only| only != metric) {
+            return;
+        }
         let path = self.args.fresh("onceward.redb");
         let queue = Setup { path: &path, workers, one_phase: self.one_phase }.open();
         ready(&queue);
+        let before = cpu_of("onceward-writer");
         self.say(metric, rate(jobs, || timed(&queue)));
+        // What neighbours on the machine hardly change.
+        let used = cpu_of("onceward-writer") - before;
+        self.say(&format!("{metric}_writer_ns"), used.as_nanos() as f64 / jobs as f64);
         queue.close();
     }
 
@@ -250,8 +258,10 @@ impl Run {
                 }
             });
         });
-        self.latency();
-        self.costs();
+        if self.only.is_none() {
+            self.latency();
+            self.costs();
+        }
     }
 
     /// From the call of `enqueue` to the first line of the handler, on a queue that has nothing else to do.
@@ -401,12 +411,13 @@ fn main() {
     let words: Vec<String> = args.more.clone();
     let seconds = |n: usize| words.get(n).and_then(|n| n.parse().ok()).unwrap_or(60);
     let one_phase = words.iter().any(|w| w == "one-phase");
-    let run = Run { args, who: if one_phase { "onceward-one-phase" } else { "onceward" }, one_phase };
+    let only = words.iter().skip_while(|w| *w != "only").nth(1).cloned();
+    let run = Run { only, args, who: if one_phase { "onceward-one-phase" } else { "onceward" }, one_phase };
     match words.first().map(String::as_str) {
-        None | Some("one-phase") => run.throughput(),
+        None | Some("one-phase" | "only") => run.throughput(),
         Some("large") => run.large(),
         Some("churn") => run.churn(seconds(1)),
         Some("idle") => run.idle(seconds(1)),
-        Some(other) => panic!("{other:?} is none of: one-phase, large, churn SECONDS, idle SECONDS"),
+        Some(other) => panic!("{other:?} is none of: one-phase, only METRIC, large, churn SECONDS, idle SECONDS"),
     }
 }

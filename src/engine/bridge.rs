@@ -153,7 +153,7 @@ fn begin(core: &Arc<Core>, claimed: Claimed) -> Option<(Arc<Attempt>, SlotNo, As
         return None;
     };
     let refusal = crate::rules::lifecycle::may_run(&claimed.effects, &claimed.kind.rules);
-    let (attempt, slot) = core.begin(claimed, Pooled::Tasks, "task".to_owned());
+    let (attempt, slot) = core.begin(claimed, Pooled::Tasks, "task".into());
     drop(held);
     Some((attempt, slot, handler, refusal))
 }

@@ -104,7 +104,7 @@ impl Core {
         self.in_flight() == 0 && self.ending.load(Ordering::Acquire) == 0
     }
     /// A handler is about to be called: its slot in the sidecar is filled first, so that a death is known to be its company.
-    pub(crate) fn begin(&self, c: Claimed, pooled: Pooled, owner: String) -> (Arc<Attempt>, SlotNo) {
+    pub(crate) fn begin(&self, c: Claimed, pooled: Pooled, owner: Arc<str>) -> (Arc<Attempt>, SlotNo) {
         let suspect = c.record.suspect;
         let attempt = Attempt::new(self.shared.clone(), c, owner);
         let (job, token) = (attempt.lease.job(), attempt.lease.token());
@@ -168,7 +168,7 @@ impl Core {
             attempt: attempt.clone(),
             output: matches!(how, AttemptEnd::Success).then(|| attempt.output()).flatten(),
             how,
-            line: attempt.line(),
+            seen: attempt.run(),
             then: Some(Box::new(move |accepted| {
                 if accepted {
                     core.cancels.lock().remove(&job);
@@ -186,7 +186,7 @@ impl Core {
     pub(crate) fn never_started(self: &Arc<Self>, c: Claimed, pooled: Pooled) {
         let pool = self.pool(pooled);
         let suspect = c.record.suspect;
-        let attempt = Attempt::new(self.shared.clone(), c, String::new());
+        let attempt = Attempt::new(self.shared.clone(), c, "".into());
         attempt.close();
         self.cancels.lock().remove(&attempt.id());
         if suspect {

@@ -363,11 +363,11 @@ impl RoundHook for Dispatcher {
             self.commit_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             shared.report.committed(took);
         }
-        let changes = std::mem::take(&mut self.changes);
-        if !changes.is_empty() {
-            shared.report.changed(&changes);
+        if !self.changes.is_empty() {
+            shared.report.changed(&self.changes);
+            self.changes.clear();
         }
-        for (claimed, pooled) in std::mem::take(&mut self.prepared) {
+        for (claimed, pooled) in self.prepared.drain(..) {
             self.core.pool(pooled).in_flight.fetch_add(1, Ordering::AcqRel);
             if claimed.record.suspect {
                 self.core.timer.alone(shared.now().mono.after(ALONE));

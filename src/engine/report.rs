@@ -9,7 +9,7 @@ use crate::model::id::JobId;
 use crate::model::job::State;
 use crate::model::outbox::{News, TopicNews};
 use crate::model::time::Now;
-use crate::observe::{Committed, Duplicate, Observer, Run, events};
+use crate::observe::{Committed, Duplicate, Observer, events};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -60,7 +60,12 @@ impl Reporter {
         self.waiters.lock().clear();
     }
     fn settled(&self, job: JobId, state: State) {
-        let list = self.waiters.lock().remove(&job).unwrap_or_default();
+        let mut waiters = self.waiters.lock();
+        if waiters.is_empty() {
+            return;
+        }
+        let list = waiters.remove(&job).unwrap_or_default();
+        drop(waiters);
         for (_, f) in list {
             f(state);
         }
@@ -74,22 +79,9 @@ impl Report for Reporter {
     fn changed(&self, changes: &[Changed]) {
         let now = self.now();
         let at = now.wall;
-        let runs: Vec<Option<Run>> = changes
-            .iter()
-            .map(|c| {
-                c.line.as_ref().map(|l| Run {
-                    owner: l.owner.clone(),
-                    step: l.step.clone(),
-                    operations: l.operations.clone(),
-                    duration_ms: l.duration_ms,
-                    notes: l.notes.clone(),
-                })
-            })
-            .collect();
         let told: Vec<Committed<'_>> = changes
             .iter()
-            .zip(&runs)
-            .map(|(c, run)| Committed {
+            .map(|c| Committed {
                 at,
                 kind: &c.kind,
                 queue: c.queue,
@@ -99,7 +91,7 @@ impl Report for Reporter {
                 journal: c.change.journal(),
                 facts: c.change.facts(),
                 wait_ms: c.waited_ms,
-                run: run.as_ref(),
+                run: c.run.as_deref(),
             })
             .collect();
         self.observer.committed(&told);

@@ -377,7 +377,7 @@ impl Timer {
                 .filter(|s| !matches!(s, Stop::Finished | Stop::Fenced | Stop::Interrupted))
                 .map_or(if stalled { AttemptEnd::Stalled } else { AttemptEnd::TimedOut }, AttemptEnd::Stopped),
             output: None,
-            line: attempt.line(),
+            seen: attempt.run(),
             then: Some(forget_cancel(&self.core, attempt.id())),
             done: Vec::new(),
         };

@@ -29,7 +29,7 @@ pub(crate) const MAX_AHEAD: usize = 512;
 pub(crate) fn spawn(core: Arc<Core>, jobs: Receiver<Claimed>, n: usize) -> std::io::Result<thread::JoinHandle<()>> {
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
     thread::Builder::new().name(format!("onceward-worker-{n}")).spawn(move || {
-        let owner = format!("worker-{n}");
+        let owner: Arc<str> = format!("worker-{n}").into();
         while let Ok(claimed) = jobs.recv() {
             if !run(&core, claimed, &owner) {
                 break;
@@ -47,7 +47,7 @@ pub(crate) fn may_start<'a>(core: &'a Core, claimed: &Claimed) -> Option<RwLockR
 }
 
 /// Runs one claimed job; `false` if this thread was replaced meanwhile and should end.
-fn run(core: &Arc<Core>, claimed: Claimed, owner: &str) -> bool {
+fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>) -> bool {
     let Some(held) = may_start(core, &claimed) else {
         core.never_started(claimed, Pooled::Threads);
         return true;
@@ -57,7 +57,7 @@ fn run(core: &Arc<Core>, claimed: Claimed, owner: &str) -> bool {
         return true;
     };
     let refusal = crate::rules::lifecycle::may_run(&claimed.effects, &claimed.kind.rules);
-    let (attempt, slot) = core.begin(claimed, Pooled::Threads, owner.to_owned());
+    let (attempt, slot) = core.begin(claimed, Pooled::Threads, owner.clone());
     drop(held);
     if let Some(stop) = refusal {
         core.end(&attempt, slot, AttemptEnd::Stopped(stop));

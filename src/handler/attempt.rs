@@ -3,8 +3,8 @@
 
 use super::fail::Fail;
 use super::kinds::Kind;
-use super::shared::{Line, Shared};
-use crate::model::attempt::Stop;
+use super::shared::Shared;
+use crate::model::attempt::{Run, Stop};
 use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, Lease};
 use crate::model::job::{JobRecord, JobRow, Memo};
@@ -47,7 +47,7 @@ pub(crate) struct Attempt {
     pub(crate) row: JobRow,
     pub(crate) stored_kind: Arc<str>,
     pub(crate) kind: Arc<Kind>,
-    pub(crate) owner: String,
+    pub(crate) owner: Arc<str>,
     pub(crate) started: Mono,
     pub(crate) watch: crate::clock::Stopwatch,
     number: AtomicU32,
@@ -77,7 +77,7 @@ impl Drop for Pending {
 }
 
 impl Attempt {
-    pub(crate) fn new(shared: Arc<Shared>, c: Claimed, owner: String) -> Arc<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, c: Claimed, owner: Arc<str>) -> Arc<Self> {
         let now = shared.now().mono;
         let unasked = c.effects.iter().filter(|e| e.state.is_unresolved()).map(|e| e.id.clone()).collect();
         Arc::new(Self {
@@ -275,9 +275,9 @@ impl Attempt {
         (self.done.load(Ordering::Acquire), self.of.load(Ordering::Acquire))
     }
     /// What its log line says beside the facts.
-    pub(crate) fn line(&self) -> Line {
+    pub(crate) fn run(&self) -> Run {
         let inner = self.inner.lock();
-        Line {
+        Run {
             owner: self.owner.clone(),
             step: inner.step.clone(),
             operations: inner.operations.clone(),

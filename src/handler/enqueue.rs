@@ -1,12 +1,14 @@
 //! Enqueue: one intent, one job, race-free because the writer decides; every caller gets an answer of their own.
 
 use super::job::{self, Job};
+use super::kinds::Kind;
 use super::reply::Answer;
 use super::shared::{Changed, Shared, Suppressed, keep, store_error};
 use crate::error::{Error, Setup};
-use crate::model::id::{JobId, JobKey, KindId};
-use crate::model::job::{Codec, Enqueued, Identity, JobRow};
+use crate::model::id::{JobId, KindId};
+use crate::model::job::{Enqueued, Identity, JobRow};
 use crate::model::policy::KindRules;
+use crate::model::time::Wall;
 use crate::rules::admit::{self, Admit, Known, Start};
 use crate::store::{Op, Own, StoreError, Write};
 use std::sync::Arc;
@@ -14,18 +16,21 @@ use std::sync::Arc;
 /// A job on its way into the store: encoded and checked on the caller's thread.
 pub(crate) struct Spec {
     pub(crate) kind: &'static str,
-    pub(crate) aliases: &'static [&'static str],
-    pub(crate) key: JobKey,
-    pub(crate) version: u32,
-    pub(crate) codec: Codec,
-    pub(crate) title: String,
-    pub(crate) payload: Vec<u8>,
-    pub(crate) digest: [u8; 16],
-    pub(crate) priority: u8,
-    pub(crate) start: Start,
-    pub(crate) queue: &'static str,
-    /// Only for kinds that are not registered here.
-    rules: Option<Box<KindRules>>,
+    aliases: &'static [&'static str],
+    /// As it is stored, but for what only the writer knows: the kind's number, the incarnation, when.
+    row: JobRow,
+    digest: [u8; 16],
+    priority: u8,
+    start: Start,
+    queue: &'static str,
+    registered: Registered,
+}
+
+/// What the registry says about a kind.
+enum Registered {
+    Here(Arc<Kind>),
+    /// Not here: what it would say.
+    Elsewhere(Box<KindRules>),
 }
 
 impl Spec {
@@ -44,29 +49,44 @@ impl Spec {
         let payload = job::encode(job, limits)?;
         let digest = job::digest(J::VERSION, J::CODEC, &payload);
         let title = super::fail::cut(job.title(), limits.key);
-        let rules = match shared.registry.kind(J::KIND) {
-            Some(_) => None,
-            None => Some(Box::new(J::policy().resolve(&J::effects()))),
+        let registered = match shared.registry.kind(J::KIND) {
+            Some(kind) => Registered::Here(kind.clone()),
+            None => Registered::Elsewhere(Box::new(J::policy().resolve(&J::effects()))),
+        };
+        let row = JobRow {
+            kind: KindId(0),
+            key,
+            incarnation: 0,
+            version: J::VERSION,
+            codec: J::CODEC,
+            title,
+            enqueued: Wall(0),
+            payload,
+            undoes: None,
         };
         Ok(Self {
             kind: J::KIND,
             aliases: J::ALIASES,
-            key,
-            version: J::VERSION,
-            codec: J::CODEC,
-            title,
-            payload,
+            row,
             digest,
             priority: J::PRIORITY,
             start,
             queue: J::QUEUE,
-            rules,
+            registered,
         })
     }
-    fn rules<'a>(&'a self, shared: &'a Shared) -> &'a KindRules {
-        match &self.rules {
-            Some(r) => r,
-            None => shared.rules_named(self.kind),
+    fn rules(&self) -> &KindRules {
+        match &self.registered {
+            Registered::Here(kind) => &kind.rules,
+            Registered::Elsewhere(rules) => rules,
+        }
+    }
+    /// The kind's name, as a label.
+    fn label(&self) -> Arc<str> {
+        match &self.registered {
+            // Registered under a former name of a kind: the job is counted under the name that it is stored with.
+            Registered::Here(kind) if kind.name == self.kind => kind.label.clone(),
+            Registered::Here(_) | Registered::Elsewhere(_) => self.kind.into(),
         }
     }
 }
@@ -75,7 +95,7 @@ impl Spec {
 fn find(tx: &mut dyn Own, spec: &Spec) -> Result<Option<(KindId, Identity)>, StoreError> {
     for name in std::iter::once(spec.kind).chain(spec.aliases.iter().copied()) {
         if let Some(kind) = tx.kind(name)?
-            && let Some(i) = tx.identity(kind, spec.key.as_str())?
+            && let Some(i) = tx.identity(kind, spec.row.key.as_str())?
         {
             return Ok(Some((kind, i)));
         }
@@ -84,15 +104,17 @@ fn find(tx: &mut dyn Own, spec: &Spec) -> Result<Option<(KindId, Identity)>, Sto
 }
 
 /// Enqueues in the writer's transaction.
-pub(crate) fn admit(tx: &mut dyn Own, spec: &Spec, shared: &Shared) -> Result<(Enqueued, Option<Changed>), Error> {
+pub(crate) fn admit(tx: &mut dyn Own, spec: &mut Spec, shared: &Shared) -> Result<(Enqueued, Option<Changed>), Error> {
     let found = find(tx, spec)?;
     let job = match &found {
         Some((_, i)) if i.ended.is_none() => tx.record(i.id)?,
         Some(_) | None => None,
     };
-    let stored = found.as_ref().map_or_else(|| spec.kind.into(), |(kind, _)| shared.kind_name(*kind));
-    let paused = shared.paused(&stored) || shared.pauses.read().covers(spec.kind, Some(spec.queue));
-    let known = found.as_ref().map(|(_, identity)| Known { identity, job: job.as_ref(), paused });
+    let known = found.as_ref().map(|(kind, identity)| {
+        let paused =
+            shared.paused(&shared.kind_name(*kind)) || shared.pauses.read().covers(spec.kind, Some(spec.queue));
+        Known { identity, job: job.as_ref(), paused }
+    });
     match admit::enqueue(known, &spec.digest) {
         Admit::Existing { id, state, differs } => Ok((Enqueued::Existing { id, state, differs }, None)),
         Admit::New { incarnation } => {
@@ -105,28 +127,20 @@ pub(crate) fn admit(tx: &mut dyn Own, spec: &Spec, shared: &Shared) -> Result<(E
 
 fn insert(
     tx: &mut dyn Own,
-    spec: &Spec,
+    spec: &mut Spec,
     kind: KindId,
     incarnation: u32,
     shared: &Shared,
 ) -> Result<(JobId, Changed), StoreError> {
     let now = shared.now();
     let id = tx.next_id();
-    let change = admit::create(id, kind, spec.priority, spec.start, spec.rules(shared), now);
-    let row = JobRow {
-        kind,
-        key: spec.key.clone(),
-        incarnation,
-        version: spec.version,
-        codec: spec.codec,
-        title: spec.title.clone(),
-        enqueued: now.wall,
-        payload: spec.payload.clone(),
-        undoes: None,
-    };
-    tx.insert(&row, &change)?;
-    tx.put_identity(kind, spec.key.as_str(), &Identity { id, incarnation, digest: spec.digest, ended: None })?;
-    Ok((id, Changed::new(spec.kind.into(), spec.queue, spec.key.clone(), change)))
+    let change = admit::create(id, kind, spec.priority, spec.start, spec.rules(), now);
+    let row = &mut spec.row;
+    (row.kind, row.incarnation, row.enqueued) = (kind, incarnation, now.wall);
+    tx.insert(row, &change)?;
+    tx.put_identity(kind, row.key.as_str(), &Identity { id, incarnation, digest: spec.digest, ended: None })?;
+    let key = row.key.clone();
+    Ok((id, Changed::new(spec.label(), spec.queue, key, change)))
 }
 
 /// Enqueues one or many jobs in one transaction, one answer each.
@@ -141,7 +155,8 @@ pub(crate) struct EnqueueOp {
 
 impl EnqueueOp {
     pub(crate) fn new(shared: Arc<Shared>, specs: Vec<Spec>, answer: Answer<Result<Vec<Enqueued>, Error>>) -> Self {
-        Self { shared, specs, answer, done: Vec::new(), changes: Vec::new(), refused: None }
+        let (done, changes) = (Vec::with_capacity(specs.len()), Vec::with_capacity(specs.len()));
+        Self { shared, specs, answer, done, changes, refused: None }
     }
 }
 
@@ -150,7 +165,7 @@ impl Op for EnqueueOp {
         self.done.clear();
         self.changes.clear();
         self.refused = None;
-        for spec in &self.specs {
+        for spec in &mut self.specs {
             match admit(tx, spec, &self.shared) {
                 Ok((answer, changed)) => {
                     self.done.push(answer);
@@ -163,7 +178,7 @@ impl Op for EnqueueOp {
         Ok(())
     }
     fn bytes(&self) -> usize {
-        self.specs.iter().map(|s| s.payload.len()).sum()
+        self.specs.iter().map(|s| s.row.payload.len()).sum()
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.refused) {
@@ -192,7 +207,7 @@ pub(crate) struct RunAgainOp {
 }
 
 impl RunAgainOp {
-    fn again(&self, tx: &mut Write<'_>) -> Result<(JobId, Changed), Error> {
+    fn again(&mut self, tx: &mut Write<'_>) -> Result<(JobId, Changed), Error> {
         let found = find(tx, &self.spec)?;
         let (mut job, mut effects) = (None, Vec::new());
         if let Some((_, i)) = &found
@@ -217,9 +232,9 @@ impl RunAgainOp {
                 if let Some((kind, i)) = &found
                     && let Some((_, Some(until))) = i.ended
                 {
-                    tx.remove_tomb(until, *kind, self.spec.key.as_str())?;
+                    tx.remove_tomb(until, *kind, self.spec.row.key.as_str())?;
                 }
-                Ok(insert(tx, &self.spec, kind, incarnation, &self.shared)?)
+                Ok(insert(tx, &mut self.spec, kind, incarnation, &self.shared)?)
             }
             Admit::Existing { state, .. } => Err(crate::rules::Refusal::WrongState(state).into()),
         }

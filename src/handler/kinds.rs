@@ -16,6 +16,8 @@ const LARGEST_PAYLOAD: usize = 16 << 20;
 /// One registered kind.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
+    /// The same, shared by everything that is told about its jobs.
+    pub(crate) label: Arc<str>,
     pub(crate) aliases: &'static [&'static str],
     pub(crate) queue: &'static str,
     pub(crate) priority: u8,
@@ -45,6 +47,7 @@ impl Kinds {
         let rules = policy.resolve(&effects);
         let kind = Arc::new(Kind {
             name: J::KIND,
+            label: J::KIND.into(),
             aliases: J::ALIASES,
             queue: J::QUEUE,
             priority: J::PRIORITY,

@@ -7,10 +7,10 @@ use super::call::Call;
 use super::fail::Fail;
 use super::learn::Told;
 use super::reply::Answer;
-use super::shared::{Changed, Did, InsideTransaction, Line, Shared, store_error};
+use super::shared::{Changed, Did, InsideTransaction, Shared, store_error};
 use super::tx::Tx;
 use super::undo;
-use crate::model::attempt::{AttemptEnd, Stop};
+use crate::model::attempt::{AttemptEnd, Run, Stop};
 use crate::model::effect::{EffectRecord, Stored};
 use crate::model::id::{EffectId, Lease};
 use crate::model::job::{JobRecord, JobState, Memo};
@@ -328,7 +328,7 @@ impl Op for CommitOp {
                     self.attempt.set_finished();
                 }
                 if finished && let Some(own) = done.did.changes.get_mut(done.own) {
-                    own.line = Some(self.attempt.line());
+                    own.run = Some(Box::new(self.attempt.run()));
                 }
                 report.did(&done.did);
                 self.answer.send(done.told);
@@ -344,7 +344,8 @@ pub(crate) struct EndOp {
     pub(crate) attempt: Arc<Attempt>,
     pub(crate) how: AttemptEnd,
     pub(crate) output: Option<Vec<u8>>,
-    pub(crate) line: Line,
+    /// What its line says beside the facts.
+    pub(crate) seen: Run,
     /// Told whether the end was accepted: `false` if the lease was over.
     pub(crate) then: Option<Box<dyn FnOnce(bool) + Send>>,
     /// Its own change, and what followed for other jobs.
@@ -365,18 +366,19 @@ impl Op for EndOp {
         if let Ok(change) = lifecycle::end(&job, &a.lease, self.how.clone(), &effects, &a.kind.rules, &env) {
             // Only with its success: the finish gate may have made a question of it.
             let over = matches!(change.record().state, JobState::Ended { .. });
-            let mut changed = a.changed(change);
-            changed.line = Some(self.line.clone());
-            self.done = undo::put(tx, shared, changed, Some(&a.row))?;
+            self.done = undo::put(tx, shared, a.changed(change), Some(&a.row))?;
             if let Some(output) = self.output.as_ref().filter(|_| over) {
                 tx.put_output(id, output.clone())?;
             }
         }
         Ok(())
     }
-    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
-        let accepted = result.is_ok() && !self.done.is_empty();
-        if accepted {
+    fn settle(mut self: Box<Self>, result: Result<(), StoreError>) {
+        // Its own change comes first.
+        let own = self.done.first_mut().filter(|_| result.is_ok());
+        let accepted = own.is_some();
+        if let Some(own) = own {
+            own.run = Some(Box::new(self.seen));
             self.attempt.shared.report.changed(&self.done);
         }
         if let Some(then) = self.then {

@@ -8,6 +8,7 @@ use super::trust::Trust;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::model::Limits;
+use crate::model::attempt::Run;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{IdempotencyKey, JobId, JobKey, KindId};
 use crate::model::job::JobRow;
@@ -97,12 +98,12 @@ pub(crate) struct Changed {
     /// For a claim: how long it could have run before.
     pub(crate) waited_ms: Option<u64>,
     /// For the end of a claim.
-    pub(crate) line: Option<Line>,
+    pub(crate) run: Option<Box<Run>>,
 }
 
 impl Changed {
     pub(crate) fn new(kind: Arc<str>, queue: &'static str, key: JobKey, change: Change) -> Self {
-        Self { kind, queue, key, change, waited_ms: None, line: None }
+        Self { kind, queue, key, change, waited_ms: None, run: None }
     }
 }
 
@@ -112,16 +113,6 @@ pub(crate) struct Did {
     pub(crate) changes: Vec<Changed>,
     pub(crate) suppressed: Vec<&'static str>,
     pub(crate) outbox: Vec<TopicNews>,
-}
-
-/// What the log line of an attempt says beside the facts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Line {
-    pub(crate) owner: String,
-    pub(crate) step: Option<String>,
-    pub(crate) operations: Vec<String>,
-    pub(crate) notes: Vec<(String, String)>,
-    pub(crate) duration_ms: u64,
 }
 
 /// Runs futures and blocking closures beside the caller; implemented over tokio by the engine.

@@ -109,8 +109,8 @@ impl<'t> Tx<'t> {
     }
 
     fn add<J: Job>(&mut self, job: &J, start: Start) -> Result<Enqueued, Error> {
-        let spec = Spec::of(job, start, &self.shared)?;
-        let (answer, changed) = enqueue::admit(self.app.own(), &spec, &self.shared)?;
+        let mut spec = Spec::of(job, start, &self.shared)?;
+        let (answer, changed) = enqueue::admit(self.app.own(), &mut spec, &self.shared)?;
         if !answer.is_new() {
             self.suppressed.push(J::KIND);
         }

@@ -3,6 +3,7 @@
 use super::id::EffectId;
 use super::question::Question;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// When a failure is worth another try.
@@ -15,6 +16,21 @@ pub enum Class {
     Permanent,
     /// Nobody knows whether an effect happened.
     Unknown,
+}
+
+/// What the engine saw of one claim; not durable, only told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Who held the lease, e.g. `worker-3`.
+    pub owner: Arc<str>,
+    /// The last thing the handler asked for, e.g. `effect charge`.
+    pub step: Option<String>,
+    /// The provider's operation ids that became known.
+    pub operations: Vec<String>,
+    /// How long the handler had it, by the stopwatch.
+    pub duration_ms: u64,
+    /// What the handler noted.
+    pub notes: Vec<(String, String)>,
 }
 
 /// A failure that is not about an effect's outcome.

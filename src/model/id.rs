@@ -1,11 +1,13 @@
 //! Identity: a job is its intent (kind and key), never its attempt. Parsed once, compared afterwards.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
+use std::sync::Arc;
 
-/// The intent of a job within its kind, e.g. `ord_4201`. At most 512 bytes, not empty.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct JobKey(pub(crate) String);
+/// The intent of a job within its kind, e.g. `ord_4201`. At most 512 bytes, not empty. Clones share the text.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct JobKey(Arc<str>);
 
 impl JobKey {
     /// The visible opt-out, for work that has no natural key: every call is another job.
@@ -13,7 +15,7 @@ impl JobKey {
     /// # Panics
     /// Never: without a random source of the operating system the key is derived from the clock of the process and a counter.
     pub fn random() -> Self {
-        Self(random_hex())
+        random_hex().into()
     }
     /// The key as text.
     pub fn as_str(&self) -> &str {
@@ -23,17 +25,37 @@ impl JobKey {
 
 impl From<String> for JobKey {
     fn from(s: String) -> Self {
-        Self(s)
+        Self(s.into())
     }
 }
 impl From<&str> for JobKey {
     fn from(s: &str) -> Self {
-        Self(s.to_owned())
+        Self(s.into())
     }
 }
 impl From<&String> for JobKey {
     fn from(s: &String) -> Self {
-        Self(s.clone())
+        s.as_str().into()
+    }
+}
+impl Serialize for JobKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+impl<'de> Deserialize<'de> for JobKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = JobKey;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a key")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<JobKey, E> {
+                Ok(text.into())
+            }
+        }
+        deserializer.deserialize_str(Text)
     }
 }
 impl fmt::Display for JobKey {

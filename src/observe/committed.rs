@@ -4,6 +4,7 @@
 //! can have one. Made by the engine.
 
 use super::line::{AttemptLine, GaveBack};
+use crate::model::attempt::{Outcome, Run};
 use crate::model::fact::Fact;
 use crate::model::id::{JobKey, Token};
 use crate::model::job::{JobRecord, JobState};
@@ -35,22 +36,23 @@ pub struct Committed<'a> {
     pub run: Option<&'a Run>,
 }
 
-/// What the engine saw of one claim; not durable, only told.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Run {
-    /// Who held the lease, e.g. `worker-3`.
-    pub owner: String,
-    /// The last thing the handler asked for, e.g. `effect charge`.
-    pub step: Option<String>,
-    /// The provider's operation ids that became known.
-    pub operations: Vec<String>,
-    /// How long the handler had it, by the stopwatch.
-    pub duration_ms: u64,
-    /// What the handler noted.
-    pub notes: Vec<(String, String)>,
-}
-
 impl Committed<'_> {
+    /// How the claim ended that ended with this change, if one did.
+    pub fn outcome(&self) -> Option<Outcome> {
+        self.facts.iter().find_map(|fact| match fact {
+            Fact::Attempt { outcome, .. } => Some(*outcome),
+            Fact::Enqueued(_)
+            | Fact::Moved { .. }
+            | Fact::Claimed(_)
+            | Fact::LeaseExpired(_)
+            | Fact::Effect { .. }
+            | Fact::Conflict { .. }
+            | Fact::Letter { .. }
+            | Fact::LetterClosed(_)
+            | Fact::Compensation { .. }
+            | Fact::Ended { .. } => None,
+        })
+    }
     /// The line about the claim that ended with this change, if one did.
     pub fn line(&self) -> Option<AttemptLine> {
         self.facts.iter().find_map(|fact| {
@@ -64,7 +66,7 @@ impl Committed<'_> {
             line.given_back = self.gave_back();
             line.continued = self.continued();
             if let Some(run) = self.run {
-                line.owner = Some(run.owner.clone());
+                line.owner = Some(run.owner.to_string());
                 line.step.clone_from(&run.step);
                 line.operation.clone_from(&run.operations);
                 line.duration_ms = Some(run.duration_ms);
@@ -161,7 +163,7 @@ fn reason(why: &str) -> GaveBack {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::attempt::{Class, Outcome};
+    use crate::model::attempt::Class;
     use crate::model::effect::EffectState;
     use crate::model::id::{EffectId, JobId, KindId};
 

@@ -26,6 +26,32 @@ pub fn quietly(raise: impl FnOnce()) {
     }
 }
 
+/// Whether anybody hears of claims that end so.
+pub fn hears(outcome: Outcome) -> bool {
+    let mut heard = false;
+    quietly(|| {
+        heard = if is_warning(outcome) {
+            tracing::enabled!(target: TARGET, tracing::Level::WARN)
+        } else {
+            tracing::enabled!(target: TARGET, tracing::Level::INFO)
+        }
+    });
+    heard
+}
+
+/// A person is needed.
+fn is_warning(outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::NeedsDecision | Outcome::Dead | Outcome::Compensating => true,
+        Outcome::Success
+        | Outcome::Retry
+        | Outcome::NotYet
+        | Outcome::Waiting
+        | Outcome::Interrupted
+        | Outcome::Cancelled => false,
+    }
+}
+
 /// One event for a claim that ended: a warning if a person is needed, else information.
 pub fn attempt(line: &AttemptLine) {
     macro_rules! tell {
@@ -54,14 +80,10 @@ pub fn attempt(line: &AttemptLine) {
             )
         };
     }
-    match line.outcome {
-        Outcome::NeedsDecision | Outcome::Dead | Outcome::Compensating => tell!(tracing::Level::WARN),
-        Outcome::Success
-        | Outcome::Retry
-        | Outcome::NotYet
-        | Outcome::Waiting
-        | Outcome::Interrupted
-        | Outcome::Cancelled => tell!(tracing::Level::INFO),
+    if is_warning(line.outcome) {
+        tell!(tracing::Level::WARN);
+    } else {
+        tell!(tracing::Level::INFO);
     }
 }
 

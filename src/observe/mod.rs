@@ -17,7 +17,7 @@ pub mod snapshot;
 pub mod stamp;
 
 pub use alerts::{AlertRule, AlertRules, Firing, Notice, RetryRatio};
-pub use committed::{Committed, Run};
+pub use committed::Committed;
 pub use counters::{Counters, Duplicate};
 pub use histogram::{Bucket, Durations};
 pub use line::{AttemptLine, BadLine, GaveBack, parse_line};
@@ -66,7 +66,11 @@ impl Observer {
         self.counters.count(changes);
         let mut lines = Vec::new();
         for change in changes {
-            if let Some(line) = change.line() {
+            // A line for nobody is not made: most apps have no sink, and many no subscriber for this.
+            if let Some(outcome) = change.outcome()
+                && (!self.sinks.is_empty() || events::hears(outcome))
+                && let Some(line) = change.line()
+            {
                 events::quietly(|| events::attempt(&line));
                 lines.push(line);
             }

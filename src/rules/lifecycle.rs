@@ -97,7 +97,7 @@ pub fn remember(job: &JobRecord, lease: &Lease, mut memo: Memo) -> Result<Change
     // Those that are forgotten are always the last ones, so the count is the next number.
     memo.number = job.memos;
     change.record.memos = job.memos.saturating_add(1);
-    change.memo = Some(memo);
+    change.memo = Some(Box::new(memo));
     Ok(change)
 }
 

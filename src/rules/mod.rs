@@ -34,20 +34,20 @@ use crate::model::job::{JobRecord, JobState, Memo, State};
 use crate::model::letter::{Entry, LetterRecord};
 use crate::model::time::{Now, Wall};
 
-/// What a decision wants written, all of it in one transaction.
+/// What a decision wants written, all of it in one transaction. Every job makes three of them: what is rare is boxed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Change {
     pub(crate) before: Option<JobState>,
     pub(crate) record: JobRecord,
     pub(crate) effects: Vec<EffectRecord>,
-    pub(crate) memo: Option<Memo>,
+    pub(crate) memo: Option<Box<Memo>>,
     pub(crate) forget: Vec<String>,
     pub(crate) journal: Vec<Entry>,
     pub(crate) letter: LetterMove,
     pub(crate) prune: Option<Wall>,
     pub(crate) facts: Vec<Fact>,
-    pub(crate) undo: Option<UndoOrder>,
+    pub(crate) undo: Option<Box<UndoOrder>>,
     /// An effect that nobody was sure of is settled by this change.
     settled: bool,
     /// The claim that ends with this change was not an attempt after all.
@@ -95,7 +95,7 @@ impl Change {
     }
     /// A step or commit to remember.
     pub fn memo(&self) -> Option<&Memo> {
-        self.memo.as_ref()
+        self.memo.as_deref()
     }
     /// Steps and commits that are no longer remembered.
     pub fn forget(&self) -> &[String] {
@@ -120,7 +120,7 @@ impl Change {
 
     /// A job to enqueue with it, which undoes an effect.
     pub fn undo(&self) -> Option<&UndoOrder> {
-        self.undo.as_ref()
+        self.undo.as_deref()
     }
 
     /// A bare move, for the tests of the store: no rule was asked.

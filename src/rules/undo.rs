@@ -32,7 +32,7 @@ pub fn extent(effects: &[EffectRecord]) -> Extent<'_> {
 
 /// The key of the job that undoes this effect.
 pub fn undo_key(record: &EffectRecord) -> JobKey {
-    JobKey(format!("undo/{}", record.key))
+    format!("undo/{}", record.key).into()
 }
 
 /// An effect that does not stand any more: the job must not go on as if it did.
@@ -148,7 +148,7 @@ pub(super) fn order(change: &mut Change, record: &EffectRecord, left: u32, at: W
         at,
     });
     put(change, next);
-    change.undo = Some(order_of(record, job, at));
+    change.undo = Some(Box::new(order_of(record, job, at)));
     let state = JobState::Compensating { left };
     if change.record.state != state {
         change.move_to(state);

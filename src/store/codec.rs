@@ -2,6 +2,7 @@
 //! Keeps the promise that damaged bytes are `Corrupt`, never a panic and never another value. Called by `read` and `write`.
 
 use super::error::StoreError;
+use super::record;
 use crate::model::effect::EffectRecord;
 use crate::model::job::{Codec, Identity, JobRecord, JobRow, Memo, Undoes};
 use crate::model::letter::{Act, Entry, LetterRecord};
@@ -23,7 +24,7 @@ pub(super) const LARGEST: usize = 64 << 20;
 /// Longer values go to the chunk table: a pair larger than a page costs a power of two of pages.
 pub(super) const INLINE: usize = 3_584;
 /// A longer record of a job goes there too, so that the records which share a pack stay within a page.
-pub(super) const SLIM: usize = 100;
+pub(super) const SLIM: usize = 88;
 /// One chunk: with its key it just fits a page.
 pub(super) const CHUNK: usize = 4_000;
 
@@ -144,10 +145,14 @@ impl Stored for StateRow {
     const KIND: u8 = 2;
     const NAME: &'static str = "job record";
     fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
-        write_serde(&(&self.record, self.prune), out)
+        let Self { record, prune } = self;
+        if record::write(record, *prune, out) { write_serde(&(&record.state, record.why), out) } else { Ok(()) }
     }
     fn read(payload: &[u8]) -> Result<Self, String> {
-        let (record, prune) = read_serde(payload)?;
+        let (mut record, prune, tail) = record::read(payload)?;
+        if let Some(tail) = tail {
+            (record.state, record.why) = read_serde(tail)?;
+        }
         Ok(Self { record, prune })
     }
 }
@@ -164,7 +169,8 @@ impl Stored for JobRow {
     }
     fn read(bytes: &[u8]) -> Result<Self, String> {
         type Head = (KindId, JobKey, u32, u32, Codec, String, Wall, Option<Undoes>, usize);
-        let (head, used) = bincode::serde::decode_from_slice::<Head, _>(bytes, config()).map_err(|e| e.to_string())?;
+        let (head, used) =
+            bincode::serde::borrow_decode_from_slice::<Head, _>(bytes, config()).map_err(|e| e.to_string())?;
         let (kind, key, incarnation, version, codec, title, enqueued, undoes, len) = head;
         let payload = bytes.get(used..).unwrap_or_default();
         if payload.len() != len {
@@ -285,7 +291,8 @@ pub(super) fn decode_records(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
     use crate::model::id::{EffectId, JobId};
-    use crate::model::job::JobState;
+    use crate::model::job::{Delay, JobState};
+    use crate::model::letter::Why;
 
     fn row() -> JobRow {
         JobRow {
@@ -318,6 +325,16 @@ mod tests {
             prune: Some(Wall(5)),
         };
         assert_eq!(decode::<StateRow>(&encoded(&state)).unwrap(), state);
+        let why = Delay::Snooze("the bank is closed".to_owned());
+        let delayed = JobState::Delayed { due: Wall(7), delay_ms: 3, why };
+        let ended = JobState::Ended { how: crate::model::job::End::Discarded, at: Wall(8) };
+        for (to, why) in
+            [(delayed, None), (JobState::NeedsDecision, Some(Why::EffectUnresolved)), (ended, Some(Why::Unreadable))]
+        {
+            let record = JobRecord { why, ..JobRecord::new(JobId(9), KindId(3), 4, to, Some(Wall(0))) };
+            let state = StateRow { record, prune: None };
+            assert_eq!(decode::<StateRow>(&encoded(&state)).unwrap(), state);
+        }
         let mut message = Message::new("orders.paid", "order/1/paid", b"{\"cents\":5}".to_vec());
         message.headers = vec![("traceparent".to_owned(), "00-1-2-01".to_owned())];
         let message = OutboxRow { message, committed: Wall(6) };

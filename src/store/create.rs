@@ -14,7 +14,7 @@ use super::private::only_owner;
 use super::read::{Rows, View, number};
 use super::run_file::{self, Medium, RunFile, RunHeader};
 use super::schema::{FORMAT, META_EPOCH, META_FORMAT, META_INSTANCE, META_LIVE, OLDEST, PREFIX, REWOUND};
-use super::write::{Live, Write};
+use super::write::{Kept, Live, Write};
 use crate::model::Limits;
 use crate::model::id::{Token, random_bytes, random_hex};
 use redb::backends::FileBackend;
@@ -94,7 +94,7 @@ pub(super) fn open(options: &StoreOptions) -> Result<Base, StoreError> {
     let (next, rewound) = next_meta(found, known)?;
     let tx = begin(&db.db, options.commits)?;
     let running = {
-        let mut w = Write::new(&tx, next.live, options.limits, Vec::new());
+        let mut w = Write::new(&tx, next.live, options.limits, Kept::default());
         w.rows.tables.complete(&tx)?;
         w.set_own_meta(META_EPOCH, &next.epoch.to_le_bytes())?;
         if rewound {
@@ -173,7 +173,7 @@ fn new_image(limits: Limits) -> Result<Vec<u8>, StoreError> {
     let db = Builder::new().set_cache_size(1 << 20).create_with_backend(image.clone())?;
     let tx = begin(&db, Commits::TwoPhase)?;
     {
-        let mut w = Write::new(&tx, Live::default(), limits, Vec::new());
+        let mut w = Write::new(&tx, Live::default(), limits, Kept::default());
         w.rows.tables.create(&tx)?;
         w.rows.tables.meta.write(&tx)?.insert(META_FORMAT, format_mark(FORMAT).as_slice())?;
         w.set_own_meta(META_INSTANCE, &random_bytes())?;

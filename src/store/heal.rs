@@ -7,7 +7,7 @@ use super::error::StoreError;
 use super::op::StoreEvent;
 use super::options::Commits;
 use super::shared::Waiting;
-use super::write::{Live, Write};
+use super::write::{Kept, Live, Write};
 use super::writer::{FIRST_PAUSE, Verdict, Writer};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -79,10 +79,11 @@ impl Writer {
         seen.push((next, verdict));
         let tx = create::begin(&file.db, self.options.commits)?;
         let last_id = found.live.last_id.max(self.meta.live.last_id);
-        let live =
-            Write::new(&tx, Live { round: found.live.round, last_id }, self.options.limits, Vec::new()).finish(next)?;
+        let live = Write::new(&tx, Live { round: found.live.round, last_id }, self.options.limits, Kept::default())
+            .finish(next)?;
         tx.commit()?;
         self.meta = Meta { live, ..found };
+        self.kept.undone();
         self.file_id = self.options.place.file_id();
         self.shared.set_db(file);
         self.note();

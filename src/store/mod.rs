@@ -20,6 +20,7 @@ mod own;
 mod pack;
 mod private;
 mod read;
+mod record;
 mod run_file;
 mod schema;
 mod shared;

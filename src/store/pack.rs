@@ -24,8 +24,14 @@ const CHECK: usize = 4;
 /// One entry of the list: number, counted from the pack's first, and the record's length.
 const ENTRY: usize = 6;
 
+/// Rows of one round share values up to four pages: one insert for dozens of jobs. A value that a later round may still add to
+/// stays within one page, or a lone job would cost four.
+const WIDE: usize = 4 * 4_096 - 128;
+
 /// How many packs that were only read are kept at hand.
 const AT_HAND: usize = 64;
+/// How many of any kind are kept from one round to the next.
+const KEPT: usize = 256;
 
 /// A value that was taken apart. Changed records are appended behind those that were read, until it is encoded again.
 #[derive(Clone, Debug, Default)]
@@ -109,6 +115,19 @@ impl Pack {
             self.slots.remove(at);
         }
     }
+    /// Forgets replaced records, once they are more than those that count.
+    fn compact(&mut self) {
+        let live: usize = self.slots.iter().map(|(_, place)| place.len()).sum();
+        if self.bytes.len() > 2 * live {
+            let mut bytes = Vec::with_capacity(live);
+            for (_, place) in &mut self.slots {
+                let from = bytes.len();
+                bytes.extend_from_slice(&self.bytes[place.clone()]);
+                *place = from..bytes.len();
+            }
+            self.bytes = bytes;
+        }
+    }
     /// How many records there are.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
@@ -116,14 +135,16 @@ impl Pack {
     fn last(&self) -> Option<u32> {
         self.slots.last().map(|(n, _)| *n)
     }
-    /// Whether one more record of this length still leaves the value within a page.
-    fn has_room(&self, len: usize) -> bool {
-        let records: usize = self.slots.iter().map(|(_, place)| place.len() + ENTRY).sum();
-        HEAD + CHECK + records + ENTRY + len <= INLINE
+    /// Whether one more record of this length still leaves the value within so many bytes.
+    fn has_room(&self, len: usize, within: usize) -> bool {
+        // Replaced records count too until they are forgotten; rows of jobs never are replaced.
+        HEAD + CHECK + self.bytes.len() + (self.slots.len() + 1) * ENTRY + len <= within
     }
 }
 
 /// A table of packs, with those that one transaction has read or changed. A pack has the number of its first record.
+///
+/// The writer hands them on from a committed round to the next one: nobody else writes, so they are what the table holds.
 #[derive(Debug, Default)]
 pub(super) struct Packs {
     held: RefCell<Held>,
@@ -134,8 +155,8 @@ struct Held {
     packs: BTreeMap<u64, (Pack, Dirty)>,
     /// How many were read since those that are only read were dropped.
     read: usize,
-    /// The pack that takes new rows.
-    filling: Option<u64>,
+    /// The pack that takes new rows, and up to how many bytes.
+    filling: Option<(u64, usize)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,7 +235,7 @@ impl Packs {
     /// Adds a row behind all others of this transaction, beside them while they fit a page together.
     pub(super) fn append(&mut self, id: u64, record: &[u8]) -> Result<(), StoreError> {
         let held = self.held.get_mut();
-        if let Some(base) = held.filling
+        if let Some((base, within)) = held.filling
             && let Some((pack, dirty)) = held.packs.get_mut(&base)
         {
             // A number in the middle of another pack's would not be found again.
@@ -222,7 +243,7 @@ impl Packs {
                 return Err(StoreError::Bug(format!("job {id} was written after a later one")));
             }
             if let Ok(number) = u32::try_from(id - base)
-                && pack.has_room(record.len())
+                && pack.has_room(record.len(), within)
             {
                 pack.set(number, record);
                 *dirty = Dirty::Yes;
@@ -232,7 +253,7 @@ impl Packs {
         let mut pack = Pack::default();
         pack.set(0, record);
         held.packs.insert(id, (pack, Dirty::Yes));
-        held.filling = Some(id);
+        held.filling = Some((id, WIDE));
         Ok(())
     }
     /// Writes what was changed.
@@ -246,9 +267,20 @@ impl Packs {
             } else {
                 pack.encode(scratch)?;
                 table.insert(base, scratch.as_slice())?;
+                pack.compact();
             }
         }
         Ok(())
+    }
+    /// Makes them ready for the next round.
+    pub(super) fn trim(&mut self) {
+        let held = self.held.get_mut();
+        if held.packs.len() > KEPT {
+            *held = Held::default();
+        }
+        if let Some((_, within)) = &mut held.filling {
+            *within = INLINE;
+        }
     }
     /// Whether something is to be written.
     pub(super) fn is_dirty(&self) -> bool {

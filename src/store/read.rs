@@ -37,8 +37,17 @@ pub(super) struct Held {
     kinds: RefCell<Vec<(String, KindId)>>,
 }
 
+impl Held {
+    /// What of it is still true in the next round, if this one is committed.
+    pub(super) fn for_the_next_round(mut self) -> Self {
+        self.jobs.trim();
+        self.states.trim();
+        Self { jobs: self.jobs, states: self.states, kinds: self.kinds, ..Self::default() }
+    }
+}
+
 /// So many jobs share the pack that says where they stand.
-const STRIP: u64 = 32;
+const STRIP: u64 = 64;
 
 /// The pack of a job's record, and its place there.
 pub(super) fn strip_of(id: JobId) -> (u64, u32) {
@@ -77,7 +86,11 @@ pub struct Depth {
 
 impl<'t, S: Source> Rows<'t, S> {
     pub(super) fn new(tx: &'t S) -> Self {
-        Self { tx, tables: Tables::new(), held: Held::default() }
+        Self::with(tx, Held::default())
+    }
+    /// With what an earlier transaction of the one writer has left at hand.
+    pub(super) fn with(tx: &'t S, held: Held) -> Self {
+        Self { tx, tables: Tables::new(), held }
     }
 
     /// What was asked.

@@ -14,9 +14,9 @@ use redb::{
 use std::cell::OnceCell;
 
 /// The newest format this version reads and writes.
-pub(super) const FORMAT: u32 = 2;
-/// The oldest one that it reads: no release ever wrote format 1, in which every job had rows of its own.
-pub(super) const OLDEST: u32 = 2;
+pub(super) const FORMAT: u32 = 3;
+/// The oldest one that it reads: no release ever wrote formats 1 and 2, in which every job had rows, or a wide record, of its own.
+pub(super) const OLDEST: u32 = 3;
 
 /// Tables with this prefix are ours.
 pub(super) const PREFIX: &str = "q/";
@@ -144,7 +144,7 @@ tables! {
     kind: "q/kind", &'static str => u32;
     /// First job of a pack -> what was asked, of all in it.
     job: "q/job", u64 => Bytes;
-    /// Job / 32 -> where they stand, a pack.
+    /// Job / 64 -> where they stand, a pack.
     state: "q/state", u64 => Bytes;
     /// Kind, priority, job / 64 -> ready ones that never were anything else, as bits: their number is their ticket.
     ready: "q/ready", (u32, u8, u64) => u64;

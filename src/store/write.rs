@@ -7,7 +7,7 @@ use super::codec::{self, CHUNK, INLINE, Pointer, Raw, SLIM, StateRow, Stored};
 use super::error::StoreError;
 use super::own::{AppTable, Own};
 use super::pack::pointer_of;
-use super::read::{Rows, last_of_strip, strip_of, whole_seconds};
+use super::read::{Held, Rows, last_of_strip, strip_of, whole_seconds};
 use super::schema::{Lazy, META_EPOCH, META_LIVE, SETTING, Tables, identity_key};
 use crate::clock::Stopwatch;
 use crate::model::Limits;
@@ -46,6 +46,20 @@ pub struct Write<'t> {
     pub(super) slow: Vec<(String, Duration)>,
     bytes: usize,
     scratch: Vec<u8>,
+}
+
+/// What one round leaves at hand for the next.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    held: Held,
+    scratch: Vec<u8>,
+}
+
+impl Kept {
+    /// The round was undone: what it had changed is not what the tables hold.
+    pub(super) fn undone(&mut self) {
+        self.held = Held::default();
+    }
 }
 
 /// What every committed round rewrites: its number and the highest number handed out.
@@ -289,9 +303,10 @@ impl<'t> Write<'t> {
         self.touches > 0
     }
 
-    pub(super) fn new(tx: &'t WriteTransaction, live: Live, limits: Limits, scratch: Vec<u8>) -> Self {
+    pub(super) fn new(tx: &'t WriteTransaction, live: Live, limits: Limits, kept: Kept) -> Self {
+        let Kept { held, scratch } = kept;
         Self {
-            rows: Rows::new(tx),
+            rows: Rows::with(tx, held),
             live,
             looked_at: None,
             limits,
@@ -357,9 +372,9 @@ impl<'t> Write<'t> {
         }
         Ok(())
     }
-    /// Closes the tables and gives the buffer back.
-    pub(super) fn into_scratch(self) -> Vec<u8> {
-        self.scratch
+    /// Closes the tables; what is left is for the next round if this one is committed, else [`Kept::undone`].
+    pub(super) fn into_kept(self) -> Kept {
+        Kept { held: self.rows.held.for_the_next_round(), scratch: self.scratch }
     }
     pub(super) fn set_own_meta(&mut self, name: &str, value: &[u8]) -> Result<(), StoreError> {
         self.set(|t| &mut t.meta, name, &Raw(value.to_vec()))

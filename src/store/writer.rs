@@ -9,7 +9,7 @@ use super::op::{RoundHook, StoreEvent, quietly};
 use super::options::{Commits, StoreOptions};
 use super::run_file::RunHeader;
 use super::shared::{Shared, Waiting};
-use super::write::Write;
+use super::write::{Kept, Write};
 use crate::clock::Stopwatch;
 use crate::model::time::Mono;
 use redb::{CommitError, WriteTransaction};
@@ -39,7 +39,8 @@ pub(super) struct Writer {
     pub(super) tries: u32,
     /// Which file is written to.
     pub(super) file_id: Option<(u64, u64)>,
-    scratch: Vec<u8>,
+    /// What the newest commit left at hand.
+    pub(super) kept: Kept,
     last_ops: usize,
     last_took: Duration,
 }
@@ -106,7 +107,7 @@ impl Writer {
             trouble: None,
             backoff: FIRST_PAUSE,
             tries: 0,
-            scratch: Vec::new(),
+            kept: Kept::default(),
             last_ops: 0,
             last_took: Duration::ZERO,
         }
@@ -240,7 +241,7 @@ impl Writer {
             Ok(tx) => tx,
             Err(e) => return Ended::Undone(Undo::Storage(e)),
         };
-        let mut w = Write::new(&tx, self.meta.live, self.options.limits, std::mem::take(&mut self.scratch));
+        let mut w = Write::new(&tx, self.meta.live, self.options.limits, std::mem::take(&mut self.kept));
         let ran = self.fill(&mut w, group).and_then(|()| {
             let next = self.meta.live.round + 1;
             w.is_dirty().then(|| w.finish(next)).transpose().map_err(Undo::Storage)
@@ -248,11 +249,11 @@ impl Writer {
         let slow = std::mem::take(&mut w.slow);
         let epoch = w.raised_epoch.unwrap_or(self.meta.epoch);
         // Closes the tables: redb would take an open one for a leaked one.
-        self.scratch = w.into_scratch();
+        let mut kept = w.into_kept();
         for (name, took) in slow {
             self.shared.tell(&StoreEvent::SlowClosure { name, took });
         }
-        match ran {
+        let ended = match ran {
             Ok(Some(live)) => self.commit(tx, Meta { epoch, live, ..self.meta }, group.hook),
             Ok(None) => match tx.abort() {
                 Ok(()) => Ended::Nothing,
@@ -266,7 +267,12 @@ impl Writer {
                 };
                 self.undone(undo, hook_ran)
             }
+        };
+        if !matches!(ended, Ended::Committed(_)) {
+            kept.undone();
         }
+        self.kept = kept;
+        ended
     }
 
     fn commit(&mut self, tx: WriteTransaction, next: Meta, hook_ran: bool) -> Ended {

@@ -160,11 +160,11 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
         ("text", b"dear diary, ".repeat(999), |e| matches!(e, StoreError::Foreign { .. })),
         ("foreign redb", foreign(false), |e| matches!(e, StoreError::Foreign { .. })),
         ("foreign redb after a crash", foreign(true), |e| matches!(e, StoreError::Foreign { .. })),
-        ("newer", marked(9), |e| matches!(e, StoreError::Newer { found: 9, known: 2 })),
+        ("newer", marked(9), |e| matches!(e, StoreError::Newer { found: 9, known: 3 })),
         (
             "older than the first release",
-            marked(1),
-            |e| matches!(e, StoreError::Foreign { why, .. } if why.contains("format 1")),
+            marked(2),
+            |e| matches!(e, StoreError::Foreign { why, .. } if why.contains("format 2")),
         ),
         ("tables without a mark", half, |e| matches!(e, StoreError::Half { .. })),
         ("cut", good[..good.len() / 2].to_vec(), |e| {

@@ -11,6 +11,7 @@ use self::choices::{describe, lost, replays};
 use crate::engine::core::Core;
 use crate::engine::ops::named;
 use crate::error::Error;
+use crate::handler::job::title;
 use crate::handler::reply::{Answer, answer};
 use crate::handler::shared::{Changed, InsideTransaction, Shared, keep, store_error};
 use crate::handler::undo;
@@ -411,9 +412,9 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
     Ok(Some(DeadLetter {
         job: id,
         revision: record.revision,
+        title: title(&row, &kind),
         kind,
         key: row.key.to_string(),
-        title: row.title,
         why: letter.why,
         error: letter.error,
         created: letter.created,

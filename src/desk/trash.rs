@@ -5,6 +5,7 @@ use super::sign;
 use crate::engine::core::Core;
 use crate::engine::ops::named;
 use crate::error::Error;
+use crate::handler::job::title;
 use crate::handler::reply::{Answer, Reply, answer};
 use crate::handler::shared::{Changed, keep, store_error};
 use crate::jobs::Jobs;
@@ -115,13 +116,16 @@ impl Jobs {
                 }
                 Ok((page, found))
             })?;
-            out.extend(found.into_iter().map(|(until, job, at, row)| Trashed {
-                job,
-                kind: shared.kind_name(row.kind).to_string(),
-                key: row.key.to_string(),
-                title: row.title,
-                at: at.to_system(),
-                until: until.to_system(),
+            out.extend(found.into_iter().map(|(until, job, at, row)| {
+                let kind = shared.kind_name(row.kind).to_string();
+                Trashed {
+                    job,
+                    title: title(&row, &kind),
+                    kind,
+                    key: row.key.to_string(),
+                    at: at.to_system(),
+                    until: until.to_system(),
+                }
             }));
             match page.last() {
                 Some(last) if page.len() == PAGE => after = *last,

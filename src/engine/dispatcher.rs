@@ -14,7 +14,7 @@ use crate::model::job::JobState;
 use crate::model::time::Mono;
 use crate::rules::Env;
 use crate::rules::lifecycle::{self, Claim};
-use crate::store::{RoundHook, StoreError, Write};
+use crate::store::{RoundHook, StoreError, Tell, Write};
 use crossbeam_channel::Sender;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -352,7 +352,7 @@ impl RoundHook for Dispatcher {
         }
         Ok(())
     }
-    fn committed(&mut self, took: Duration) {
+    fn committed(&mut self, took: Duration) -> Option<Tell> {
         // From here on an undone round goes back to this one, also if it never came to its claims.
         self.keep();
         if std::mem::take(&mut self.more) {
@@ -362,10 +362,6 @@ impl RoundHook for Dispatcher {
         if !took.is_zero() {
             self.commit_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             shared.report.committed(took);
-        }
-        if !self.changes.is_empty() {
-            shared.report.changed(&self.changes);
-            self.changes.clear();
         }
         for (claimed, pooled) in self.prepared.drain(..) {
             self.core.pool(pooled).in_flight.fetch_add(1, Ordering::AcqRel);
@@ -382,6 +378,13 @@ impl RoundHook for Dispatcher {
                 }
             }
         }
+        let room = self.changes.len();
+        let changes = std::mem::replace(&mut self.changes, Vec::with_capacity(room));
+        (room > 0).then(|| -> Tell { Box::new(move || shared.report.changed(&changes)) })
+    }
+    fn mark(&self) -> fn() {
+        // Whatever the app hangs into the queue's reports runs there: a call from it would wait for itself.
+        crate::handler::shared::this_is_the_writer
     }
     fn aborted(&mut self) {
         // Tokens of an undone round were never handed out; they are skipped all the same: never reused.

@@ -29,9 +29,9 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
 
     /// The intent: the same intent is the same job. At most 512 bytes, not empty.
     fn key(&self) -> JobKey;
-    /// What a person sees; never secrets. The default is the kind in words and the key.
+    /// What a person sees; never secrets. An empty one, the default, is shown as the kind in words and the key.
     fn title(&self) -> String {
-        format!("{} {}", Self::KIND.replace(['-', '_'], " "), self.key())
+        String::new()
     }
     /// What is at stake, in a unit of the app's own (e.g. cents); see
     /// [`Policy::second_person_above`](crate::Policy::second_person_above).
@@ -85,6 +85,11 @@ pub(crate) fn stake<J: Job>(row: &JobRow) -> Option<u64> {
         std::mem::forget(panic);
         None
     })
+}
+
+/// What a person sees of a job. A title that says no more than kind and key is not stored.
+pub(crate) fn title(row: &JobRow, kind: &str) -> String {
+    if row.title.is_empty() { format!("{} {}", kind.replace(['-', '_'], " "), row.key) } else { row.title.clone() }
 }
 
 /// A stored payload as today's type.

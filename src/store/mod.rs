@@ -32,7 +32,7 @@ pub use codec::{decode_app, encode_app};
 #[cfg(feature = "testkit")]
 pub use disk::DiskFactory;
 pub use error::StoreError;
-pub use op::{Lane, Op, RoundHook, StoreEvent};
+pub use op::{Lane, Op, RoundHook, StoreEvent, Tell};
 pub use options::{Commits, Opened, Place, StoreOptions};
 pub use outbox::TopicDepth;
 pub use own::{AppTable, Own};
@@ -134,7 +134,9 @@ impl Inner {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // The last handle may be dropped by a request that settles: the writer cannot wait for itself.
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            let current = std::thread::current().id();
+            let own = thread.thread().id() == current || self.shared.answers_on(current);
+            if !own && thread.join().is_err() {
                 return Err(StoreError::Bug("the writer's thread panicked".to_owned()));
             }
         }

@@ -35,12 +35,20 @@ pub trait Op: Send {
     fn unknown(&mut self) {}
 }
 
+/// What the engine has to tell about a round.
+pub type Tell = Box<dyn FnOnce() + Send>;
+
 /// What the engine does in every round: claims, promotions, pruning.
 pub trait RoundHook: Send {
     /// After the requests, before the commit; may run again after `aborted`.
     fn before_commit(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError>;
-    /// After each durable commit; with zero if there was nothing to write.
-    fn committed(&mut self, took: Duration);
+    /// After each durable commit; with zero if there was nothing to write. It hands out at once what it prepared; what it has to tell
+    /// about it goes behind the answers of the round, in the order of rounds.
+    fn committed(&mut self, took: Duration) -> Option<Tell>;
+    /// What a thread has to do before it answers: requests settle on the writer's thread or on one beside it.
+    fn mark(&self) -> fn() {
+        || ()
+    }
     /// What `before_commit` prepared is undone.
     fn aborted(&mut self);
 }

@@ -33,8 +33,42 @@ pub(super) struct Held {
     pub(super) ready: Bits<(u32, u8, u64)>,
     pub(super) run: Bits<u64>,
     pub(super) prune: Bits<(u64, u64)>,
+    /// Records that were written last.
+    pub(super) recent: Recent,
     /// Kinds never change their number.
     kinds: RefCell<Vec<(String, KindId)>>,
+}
+
+/// Records as they were written last: what is claimed ends soon. One place for each, the newest of those that share it.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    places: Vec<Option<StateRow>>,
+}
+
+/// How many places; more than are ever in flight.
+const RECENT: u64 = 1_024;
+
+impl Recent {
+    fn place(id: JobId) -> usize {
+        usize::try_from(id.0 % RECENT).unwrap_or_default()
+    }
+    fn get(&self, id: JobId) -> Option<&StateRow> {
+        self.places.get(Self::place(id))?.as_ref().filter(|row| row.record.id == id)
+    }
+    pub(super) fn put(&mut self, row: StateRow) {
+        if self.places.is_empty() {
+            self.places.resize_with(Self::place(JobId(RECENT - 1)) + 1, || None);
+        }
+        let place = Self::place(row.record.id);
+        self.places[place] = Some(row);
+    }
+    pub(super) fn remove(&mut self, id: JobId) {
+        if let Some(place) =
+            self.places.get_mut(Self::place(id)).filter(|p| p.as_ref().is_some_and(|r| r.record.id == id))
+        {
+            *place = None;
+        }
+    }
 }
 
 impl Held {
@@ -42,7 +76,7 @@ impl Held {
     pub(super) fn for_the_next_round(mut self) -> Self {
         self.jobs.trim();
         self.states.trim();
-        Self { jobs: self.jobs, states: self.states, kinds: self.kinds, ..Self::default() }
+        Self { jobs: self.jobs, states: self.states, recent: self.recent, kinds: self.kinds, ..Self::default() }
     }
 }
 
@@ -105,6 +139,9 @@ impl<'t, S: Source> Rows<'t, S> {
         Ok(self.state_row(id)?.map(|s| s.record))
     }
     pub(super) fn state_row(&self, id: JobId) -> Result<Option<StateRow>, StoreError> {
+        if let Some(row) = self.held.recent.get(id) {
+            return Ok(Some(row.clone()));
+        }
         let (base, number) = strip_of(id);
         let table = self.tables.state.read(self.tx)?;
         let found = self.held.states.look(table, base, number, |v| self.value(v, &|| format!("record of job {id}")))?;

@@ -89,16 +89,48 @@ pub(super) fn write(record: &JobRecord, prune: Option<Wall>, out: &mut Vec<u8>) 
     }
     .filter(|_| why.is_none());
     flags |= plain.map_or(TAIL, |(flag, ..)| flag);
-    out.extend_from_slice(&flags.to_le_bytes());
-    put(out, id.0);
-    put(out, kind.0.into());
-    out.push(*priority);
+    let mut bytes = Bytes { buffer: [0; LONGEST], len: 0 };
+    flags.to_le_bytes().into_iter().for_each(|b| bytes.push(b));
+    bytes.put(id.0);
+    bytes.put(kind.0.into());
+    bytes.push(*priority);
     if let Some((_, number, how)) = plain {
-        put(out, number);
-        out.extend(how.map(end_byte));
+        bytes.put(number);
+        how.into_iter().for_each(|how| bytes.push(end_byte(how)));
     }
-    numbers.iter().filter(|n| **n != 0).for_each(|n| put(out, *n));
+    numbers.iter().filter(|n| **n != 0).for_each(|n| bytes.put(*n));
+    out.extend_from_slice(bytes.written());
     plain.is_none()
+}
+
+/// The longest record: flags, priority, end, and every number as long as numbers get.
+const LONGEST: usize = 4 + 2 + 10 * (3 + NUMBERS);
+
+/// A record on its way, where it costs no allocation.
+struct Bytes {
+    buffer: [u8; LONGEST],
+    len: usize,
+}
+
+impl Bytes {
+    fn push(&mut self, byte: u8) {
+        // There is always room; a wrong length would be refused when it is read.
+        if let Some(place) = self.buffer.get_mut(self.len) {
+            *place = byte;
+            self.len += 1;
+        }
+    }
+    /// Seven bits a byte, the lowest first; the last byte has its highest bit clear.
+    fn put(&mut self, mut n: u64) {
+        while n >= 0x80 {
+            self.push(n.to_le_bytes()[0] | 0x80);
+            n >>= 7;
+        }
+        self.push(n.to_le_bytes()[0]);
+    }
+    fn written(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
 }
 
 /// Reads a record. The rest, if there is one, is what the caller of [`write`] appended; the state is then still to be set.
@@ -196,15 +228,6 @@ fn end_byte(how: End) -> u8 {
 fn end_of(byte: u8) -> Result<End, String> {
     let all = [End::Done, End::HandledOutside, End::Discarded, End::Cancelled, End::Compensated];
     all.into_iter().find(|how| end_byte(*how) == byte).ok_or_else(|| format!("end {byte} is not known"))
-}
-
-/// Seven bits a byte, the lowest first; the last byte has its highest bit clear.
-fn put(out: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        out.push(n.to_le_bytes()[0] | 0x80);
-        n >>= 7;
-    }
-    out.push(n.to_le_bytes()[0]);
 }
 
 fn take(rest: &mut &[u8]) -> Result<u64, String> {

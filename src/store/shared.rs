@@ -10,6 +10,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// Enqueues that may wait.
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     better: Condvar,
     listeners: Mutex<Vec<Listener>>,
     pub(super) run: RunFile,
+    /// The thread that answers beside the writer, once there is one.
+    answers_on: Mutex<Option<ThreadId>>,
 }
 
 #[derive(Default)]
@@ -93,6 +96,7 @@ impl Shared {
             better: Condvar::new(),
             listeners: Mutex::default(),
             run,
+            answers_on: Mutex::default(),
         }
     }
 
@@ -174,6 +178,14 @@ impl Shared {
             }
             self.better.wait(&mut health);
         }
+    }
+    /// This thread gives answers beside the writer.
+    pub(super) fn answers_come_from(&self, thread: ThreadId) {
+        *self.answers_on.lock() = Some(thread);
+    }
+    /// Whether a thread gives answers: it cannot wait for the writer, which waits for it.
+    pub(super) fn answers_on(&self, thread: ThreadId) -> bool {
+        *self.answers_on.lock() == Some(thread)
     }
     pub(super) fn is_healing(&self) -> bool {
         self.health.lock().healing

@@ -179,15 +179,16 @@ impl<'t> Write<'t> {
             LetterMove::Put(letter) => self.set(|t| &mut t.letter, id.0, letter)?,
             LetterMove::Remove => self.unset(|t| &mut t.letter, id.0)?,
         }
-        self.set_state(id, &StateRow { record, prune })
+        self.set_state(id, StateRow { record, prune })
     }
     /// Puts a new job's row beside those of its round.
     fn set_job(&mut self, id: JobId, row: &JobRow) -> Result<(), StoreError> {
         self.encode(row, INLINE)?;
         self.rows.held.jobs.append(id.0, &self.scratch)
     }
-    fn set_state(&mut self, id: JobId, state: &StateRow) -> Result<(), StoreError> {
-        self.encode(state, SLIM)?;
+    fn set_state(&mut self, id: JobId, state: StateRow) -> Result<(), StoreError> {
+        self.encode(&state, SLIM)?;
+        self.rows.held.recent.put(state);
         let (base, number) = strip_of(id);
         let Rows { tx, tables, held } = &mut self.rows;
         let pack = held.states.edit(tables.state.read(tx)?, base)?;
@@ -208,6 +209,7 @@ impl<'t> Write<'t> {
     }
     fn remove_state(&mut self, id: JobId) -> Result<(), StoreError> {
         self.touch();
+        self.rows.held.recent.remove(id);
         let (base, number) = strip_of(id);
         let Rows { tx, tables, held } = &mut self.rows;
         let pack = held.states.edit(tables.state.read(tx)?, base)?;

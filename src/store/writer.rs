@@ -2,6 +2,8 @@
 //! Keeps the promise that no answer rests on rows that did not become durable, and that a request which fails harms no neighbour.
 //! Its thread is started by [`Store::open`](super::Store::open); how it heals is in `heal`.
 
+mod answers;
+
 use super::app::panic_text;
 use super::create::{self, Meta};
 use super::error::StoreError;
@@ -12,6 +14,7 @@ use super::shared::{Shared, Waiting};
 use super::write::{Kept, Write};
 use crate::clock::Stopwatch;
 use crate::model::time::Mono;
+use answers::{Answers, Batch, settle};
 use redb::{CommitError, WriteTransaction};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,6 +44,7 @@ pub(super) struct Writer {
     pub(super) file_id: Option<(u64, u64)>,
     /// What the newest commit left at hand.
     pub(super) kept: Kept,
+    answers: Answers,
     last_ops: usize,
     last_took: Duration,
 }
@@ -108,6 +112,7 @@ impl Writer {
             backoff: FIRST_PAUSE,
             tries: 0,
             kept: Kept::default(),
+            answers: Answers::default(),
             last_ops: 0,
             last_took: Duration::ZERO,
         }
@@ -149,6 +154,7 @@ impl Writer {
                 return self.stop(halt);
             }
             if work.last {
+                self.answers.flush();
                 // Before the file is free for others.
                 self.shared.run.close(true);
                 let closed = self.shared.close_db();
@@ -351,16 +357,16 @@ impl Writer {
         false
     }
 
-    /// After the commit: everybody in order, then the engine.
+    /// After the commit: work is handed out, then everybody is told in order.
     fn answer(&mut self, group: Group, took: Duration) {
         self.last_ops = group.ops.len();
-        for mut waiting in group.ops {
-            let error = waiting.failed.take();
-            settle(waiting, error);
-        }
+        let (mut then, mut mark) = (None, None);
         if let Some(hook) = &mut self.hook {
-            quietly(|| hook.committed(took));
+            mark = Some(hook.mark());
+            quietly(|| then = hook.committed(took));
         }
+        let busy = self.shared.something_waits();
+        self.answers.give(&self.shared, Batch { ops: group.ops, then, mark }, busy);
     }
     fn undo_hook(&mut self, ran: bool) {
         if let Some(hook) = &mut self.hook
@@ -379,6 +385,8 @@ impl Writer {
         let why = if told { halt.error.clone() } else { StoreError::Stopped(halt.error.to_string()) };
         let waiting = self.shared.shut(&why);
         self.undo_hook(true);
+        // Rounds that became durable are told as such, whatever comes behind them.
+        self.answers.flush();
         self.shared.run.close(false);
         // Its error would only repeat what the store stops for.
         let _failed = self.shared.close_db();
@@ -461,11 +469,5 @@ fn run_hook(hook: &mut dyn RoundHook, w: &mut Write<'_>, damage_is_final: bool) 
         }
         Ok(Err(e)) => Err(Undo::Hook(e)),
         Err(p) => Err(Undo::Hook(StoreError::Bug(panic_text(p)))),
-    }
-}
-
-fn settle(mut waiting: Waiting, error: Option<StoreError>) {
-    if let Some(op) = waiting.op.take() {
-        quietly(|| op.settle(error.map_or(Ok(()), Err)));
     }
 }

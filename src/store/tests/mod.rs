@@ -214,8 +214,9 @@ impl RoundHook for Seen {
         self.0[0].fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
-    fn committed(&mut self, _: std::time::Duration) {
+    fn committed(&mut self, _: std::time::Duration) -> Option<Tell> {
         self.0[1].fetch_add(1, Ordering::SeqCst);
+        None
     }
     fn aborted(&mut self) {
         self.0[2].fetch_add(1, Ordering::SeqCst);

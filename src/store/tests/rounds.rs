@@ -282,8 +282,8 @@ fn a_failing_hook_does_not_hold_up_requests() {
             tx.put_meta("half", b"x")?;
             if self.1.is_multiple_of(2) { panic!("by design") } else { Err(StoreError::corrupt("by design")) }
         }
-        fn committed(&mut self, took: std::time::Duration) {
-            self.0.committed(took);
+        fn committed(&mut self, took: std::time::Duration) -> Option<Tell> {
+            self.0.committed(took)
         }
         fn aborted(&mut self) {
             self.0.aborted();
@@ -379,4 +379,93 @@ fn the_last_handle_may_be_dropped_on_the_writer() {
         }
     };
     assert_eq!(check_rows(&store).ready, 1);
+}
+
+/// Who was told, on which thread.
+type ToldOn = Arc<Mutex<Vec<(usize, String)>>>;
+
+/// Notes when it is told; may own a handle of the store.
+struct Numbered(usize, ToldOn, #[expect(dead_code, reason = "it is dropped with its owner")] Option<Store>);
+
+impl Op for Numbered {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        tx.touch();
+        Ok(())
+    }
+    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+        assert!(result.is_ok());
+        self.1.lock().push((self.0, std::thread::current().name().unwrap_or_default().to_owned()));
+    }
+}
+
+/// Hands in more while a round is about to be committed, so that the writer is busy when it answers.
+struct Feeder {
+    shared: std::sync::Weak<crate::store::shared::Shared>,
+    told: ToldOn,
+    next: usize,
+    until: usize,
+    last: Option<Store>,
+}
+
+impl RoundHook for Feeder {
+    fn before_commit(&mut self, _: &mut Write<'_>) -> Result<(), StoreError> {
+        let shared = self.shared.upgrade().unwrap();
+        for _ in 0..20 {
+            if self.next < self.until {
+                let store = if self.next + 1 == self.until { self.last.take() } else { None };
+                let op = Numbered(self.next, self.told.clone(), store);
+                self.next += 1;
+                shared.submit(Lane::Outcome, Box::new(op)).map_err(|(_, e)| e)?;
+            }
+        }
+        Ok(())
+    }
+    fn committed(&mut self, _: std::time::Duration) -> Option<Tell> {
+        let told = self.told.clone();
+        Some(Box::new(move || told.lock().push((usize::MAX, String::new()))))
+    }
+    fn aborted(&mut self) {}
+}
+
+fn feed(store: &Store, until: usize, last: Option<Store>) -> ToldOn {
+    let told = ToldOn::default();
+    let shared = Arc::downgrade(&store.inner.shared);
+    store.install_hook(Box::new(Feeder { shared, told: told.clone(), next: 0, until, last }));
+    store.poke();
+    told
+}
+
+/// Work keeps coming while rounds are committed: the answers are given beside the writer, in the order of rounds, the engine's behind
+/// those of its round, and a close waits for all of them.
+#[test]
+fn a_busy_writer_has_its_answers_given_in_order() {
+    let store = open(&SimDisk::new());
+    let told = feed(&store, 400, None);
+    // Whoever closes takes with it what waits: all of it has to be there first.
+    while told.lock().iter().filter(|(n, _)| *n != usize::MAX).count() < 380 {
+        std::thread::yield_now();
+    }
+    store.close().unwrap();
+    let told = told.lock().clone();
+    let numbers: Vec<usize> = told.iter().map(|(n, _)| *n).filter(|n| *n != usize::MAX).collect();
+    assert_eq!(numbers, (0..400).collect::<Vec<_>>());
+    let beside = told.iter().filter(|(_, thread)| thread == "onceward-answers").count();
+    assert!(beside >= 100, "{beside} answers were given beside the writer");
+    for round in told.split(|(n, _)| *n == usize::MAX).filter(|r| !r.is_empty()) {
+        assert_eq!(round.len(), 20, "the engine is told behind its round");
+    }
+}
+
+/// The last handle of the store goes with an answer that is given beside the writer: the store closes, and nobody waits for himself.
+#[test]
+fn the_last_handle_may_go_with_an_answer() {
+    let store = open(&SimDisk::new());
+    let shared = store.inner.shared.clone();
+    let last = store.clone();
+    let told = feed(&store, 400, Some(last));
+    drop(store);
+    while shared.begin_read().is_ok() {
+        std::thread::yield_now();
+    }
+    assert_eq!(told.lock().iter().filter(|(n, _)| *n != usize::MAX).count(), 400);
 }

@@ -1,0 +1,108 @@
+//! Answers after a commit. While more waits to be written they are given on a thread of their own, so that the next round begins
+//! meanwhile; on a quiet store the writer gives them itself, which saves a caller the detour.
+//!
+//! Keeps the promise that answers come in the order of rounds. Used by the writer; its thread is started with the first burst.
+
+use crate::store::error::StoreError;
+use crate::store::op::{Tell, quietly};
+use crate::store::shared::{Shared, Waiting};
+use crossbeam_channel::Sender;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+/// A round with fewer requests is answered sooner than another thread wakes up.
+const MANY: usize = 16;
+/// So many rounds may wait for their answers before the writer waits for one of them.
+const AHEAD: usize = 2;
+
+/// What one round is to tell.
+pub(super) struct Batch {
+    /// Whom, in order.
+    pub(super) ops: Vec<Waiting>,
+    /// The engine, behind them.
+    pub(super) then: Option<Tell>,
+    /// What makes a thread known as one that answers: whoever asks the store from there would wait for itself.
+    pub(super) mark: Option<fn()>,
+}
+
+impl Batch {
+    fn tell(self) {
+        if let Some(mark) = self.mark {
+            mark();
+        }
+        for mut waiting in self.ops {
+            let error = waiting.failed.take();
+            settle(waiting, error);
+        }
+        if let Some(then) = self.then {
+            quietly(then);
+        }
+    }
+}
+
+/// Tells one request how it ended.
+pub(super) fn settle(mut waiting: Waiting, error: Option<StoreError>) {
+    if let Some(op) = waiting.op.take() {
+        quietly(|| op.settle(error.map_or(Ok(()), Err)));
+    }
+}
+
+/// Where answers go.
+#[derive(Default)]
+pub(super) struct Answers {
+    running: Option<(Sender<Batch>, JoinHandle<()>)>,
+    /// Rounds that were handed over and are not answered yet.
+    open: Arc<AtomicUsize>,
+}
+
+impl Answers {
+    /// Answers a round, behind those before it. `busy`: the writer has more to do.
+    pub(super) fn give(&mut self, shared: &Shared, batch: Batch, busy: bool) {
+        // Whoever was handed over goes first.
+        let behind = self.open.load(Ordering::Acquire) > 0;
+        if !behind && !(busy && batch.ops.len() >= MANY) {
+            return batch.tell();
+        }
+        let open = self.open.clone();
+        let Some(to) = self.thread(shared) else { return batch.tell() };
+        open.fetch_add(1, Ordering::AcqRel);
+        if let Err(unsent) = to.send(batch) {
+            // Its thread is gone, which no panic of a caller's can bring about; all before it was answered then.
+            open.fetch_sub(1, Ordering::AcqRel);
+            unsent.into_inner().tell();
+        }
+    }
+    /// Returns when everybody has been told, and ends the thread.
+    pub(super) fn flush(&mut self) {
+        if let Some((to, thread)) = self.running.take() {
+            drop(to);
+            // A panic of it has nobody left to answer.
+            let _ended = thread.join();
+        }
+    }
+    #[expect(clippy::disallowed_methods, reason = "the writer's second thread")]
+    fn thread(&mut self, shared: &Shared) -> Option<&Sender<Batch>> {
+        if self.running.is_none() {
+            let (to, from) = crossbeam_channel::bounded::<Batch>(AHEAD);
+            let open = self.open.clone();
+            let answers = move || {
+                for batch in from {
+                    batch.tell();
+                    open.fetch_sub(1, Ordering::AcqRel);
+                }
+            };
+            // Without a thread the writer answers itself.
+            let thread = thread::Builder::new().name("onceward-answers".to_owned()).spawn(answers).ok()?;
+            shared.answers_come_from(thread.thread().id());
+            self.running = Some((to, thread));
+        }
+        self.running.as_ref().map(|(to, _)| to)
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}

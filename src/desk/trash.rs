@@ -8,12 +8,11 @@ use crate::error::Error;
 use crate::handler::reply::{Answer, Reply, answer};
 use crate::handler::shared::{Changed, keep, store_error};
 use crate::jobs::Jobs;
-use crate::model::effect::EffectRecord;
 use crate::model::id::JobId;
 use crate::model::job::{End, JobRow, JobState};
 use crate::model::letter::{Act, Entry, Signed};
 use crate::model::time::Wall;
-use crate::rules::{Env, Refusal, review};
+use crate::rules::{Refusal, review};
 use crate::store::{Lane, Op, StoreError, View, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -68,9 +67,10 @@ impl Acted {
     }
     fn of(number: u64, act: Act) -> Option<Self> {
         let (who, why, at) = match &act.entry {
-            Entry::Decision { signed, .. } | Entry::Proposed { signed, .. } | Entry::Restored { signed } => {
-                (signed.who.clone(), signed.why.clone(), signed.at)
-            }
+            Entry::Decision { signed, .. }
+            | Entry::Proposed { signed, .. }
+            | Entry::ProposalDropped { signed, .. }
+            | Entry::Restored { signed } => (signed.who.clone(), signed.why.clone(), signed.at),
             Entry::Checked { who, at, .. } => (who.clone(), String::new(), *at),
             Entry::Attempt { .. }
             | Entry::GivenBack { .. }
@@ -80,7 +80,8 @@ impl Acted {
             | Entry::Forgotten { .. }
             | Entry::UndoEnqueued { .. }
             | Entry::Undoes { .. }
-            | Entry::Compensated { .. } => return None,
+            | Entry::Compensated { .. }
+            | Entry::Asked { .. } => return None,
         };
         let Act { job, kind, key, entry } = act;
         Some(Self { number, job, kind, key, who, why, at: at.to_system(), entry })
@@ -129,7 +130,8 @@ impl Jobs {
             }
         }
     }
-    /// Brings a discarded job back: it is a dead letter again, with whatever still has to be asked. Nothing runs by that.
+    /// Brings a discarded job back: its letter asks again what it asked before, as far as nothing has answered that meanwhile, and says
+    /// who brought it back ([`DeadLetter::restored`](crate::DeadLetter::restored)). Nothing runs, and nothing is undone, by that.
     ///
     /// # Errors
     /// Refused if it is not in the trash, or if its intent was run again meanwhile; [`Error::NotFound`] if its rows are pruned.
@@ -199,14 +201,8 @@ impl RestoreOp {
             )
             .into());
         }
-        let history = tx.journal(self.job)?;
-        let error =
-            history.iter().rev().find_map(Entry::failed_attempt).map_or_else(String::new, |(_, text)| text.to_owned());
-        let effects = tx.effects(self.job)?;
-        let now = shared.now();
-        let calls = |r: &EffectRecord| shared.call_facts(self.job, r, now);
-        let env = Env { now, draw: 0, calls: &calls };
-        let change = review::restore(&job, &effects, error, &self.signed, shared.rules_of(job.kind), &env)?;
+        let (effects, history) = (tx.effects(self.job)?, tx.journal(self.job)?);
+        let change = review::restore(&job, &effects, &history, &self.signed, shared.rules_of(job.kind))?;
         tx.put(&change)?;
         Ok(named(tx, shared, change)?)
     }

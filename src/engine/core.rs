@@ -54,8 +54,6 @@ pub(crate) struct Core {
     pub(crate) stuck: AtomicUsize,
     /// Who delivers the outbox.
     pub(crate) relays: Arc<super::relays::Relays>,
-    /// Questions to providers that people had asked, under way.
-    pub(crate) checks: Mutex<HashSet<(JobId, crate::model::id::EffectId)>>,
     /// What somebody wants to be told about, if anybody does.
     pub(crate) alarms: Option<Arc<super::alerts::Alarms>>,
 }

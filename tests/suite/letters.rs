@@ -4,7 +4,7 @@ use super::rig::order::{Ask, Do, Order, Probed, SameKey, Shop, always, counted, 
 use super::rig::provider::Act;
 use super::rig::{Crash, DAY, HOUR, MINUTE, is};
 use onceward::{
-    DeadLetter, Decision, EffectId, EffectState, Enqueued, Entry, Error, Fail, JobId, Jobs, Question, Refusal, Risk,
+    DeadLetter, Decision, EffectId, EffectState, Enqueued, Entry, Error, Fail, JobId, Jobs, Needs, Question, Refusal, Risk,
     State, Why,
 };
 
@@ -60,9 +60,15 @@ fn a_letter_shows_what_happened_and_what_may_be_decided() {
         );
         assert_eq!(
             labels(&letter),
-            ["It happened: Charge 500 cents for order 1", "It did not happen: Charge 500 cents for order 1"]
+            [
+                "Have the provider asked again: Charge 500 cents for order 1",
+                "It happened: Charge 500 cents for order 1",
+                "It did not happen: Charge 500 cents for order 1"
+            ]
         );
-        assert!(letter.choices()[1].will_not.contains(&"Mail a@x about order 1 is done again".to_owned()));
+        assert_eq!(letter.choices()[0].check(), Some(&charge_of(&letter)), "one list leads to everything");
+        assert!(letter.choices()[0].decision().is_none() && letter.choices()[1].decision().is_some());
+        assert!(letter.choices()[2].will_not.contains(&"Mail a@x about order 1 is done again".to_owned()));
         assert!(letter.history().iter().any(|e| matches!(e, Entry::Effect { became, .. } if became == "unknown")));
         assert_eq!(letter.history(), jobs.history(id).unwrap());
         assert_eq!(jobs.snapshot().unwrap().gauges.dead_letters, 1);
@@ -120,7 +126,16 @@ fn it_happened_without_a_reference() {
         assert_eq!(letter.questions(), [Question::ResultLost { effect: effect.clone() }]);
         assert_eq!(letter.ledger().iter().find(|l| l.id == effect).unwrap().state, EffectState::Confirmed);
         assert!(labels(&letter).contains(&"Somebody took care of it".to_owned()), "{:?}", labels(&letter));
-        jobs.decide(&letter, Decision::happened(&effect, Some("op_1")).by("bob", "found it")).unwrap();
+        // The choice says that it takes a reference; without one nothing changes, not even the view.
+        let choice = letter.choices().iter().find(|c| c.label.starts_with("It happened")).unwrap();
+        assert_eq!(choice.needs, Some(Needs::Reference), "{choice:?}");
+        let refused = jobs.decide(&letter, choice.decision().unwrap().by("bob", "she saw it, too")).unwrap_err();
+        let needs = Refusal::NeedsReference { effect: effect.clone(), known: None };
+        assert!(matches!(&refused, Error::Refused(refusal) if *refusal == needs), "{refused:?}");
+        assert!(refused.to_string().contains("with_reference"), "{refused}");
+        let unchanged = jobs.dead_letter(id).unwrap();
+        assert_eq!((unchanged.revision(), unchanged.history()), (letter.revision(), letter.history()));
+        jobs.decide(&letter, choice.decision().unwrap().with_reference("op_1").by("bob", "found it")).unwrap();
         shop.world.settle(&jobs);
         is(&jobs, id, State::Done);
         assert_eq!(shop.pay.calls().len(), 1);
@@ -390,10 +405,15 @@ fn every_offered_choice_is_accepted() {
             let (jobs, id) = story(&shop);
             let letter = jobs.dead_letter(id).unwrap();
             let label = letter.choices()[at].label.clone();
-            let decision = letter.choices()[at].decision();
-            let decision = if label.starts_with("It happened") { decision.with_reference("op_1") } else { decision };
-            jobs.decide(&letter, decision.by("ann", "as offered")).unwrap_or_else(|e| panic!("{label}: {e}"));
             taken += 1;
+            if let Some(effect) = letter.choices()[at].check() {
+                jobs.check_again(&letter, effect, "ann").unwrap_or_else(|e| panic!("{label}: {e}"));
+                continue;
+            }
+            let decision = letter.choices()[at].decision().unwrap();
+            let needs = letter.choices()[at].needs == Some(Needs::Reference);
+            let decision = if needs { decision.with_reference("op_1") } else { decision };
+            jobs.decide(&letter, decision.by("ann", "as offered")).unwrap_or_else(|e| panic!("{label}: {e}"));
         }
     }
     // What does not belong to a decision is refused, never left out.

@@ -7,8 +7,8 @@ pub(crate) mod decide;
 pub(crate) mod replay;
 pub(crate) mod trash;
 
-use self::choices::{Scene, lost, offered};
 pub use self::choices::{Choice, Needs};
+use self::choices::{Scene, lost, offered};
 use crate::error::Error;
 use crate::handler::shared::{InsideTransaction, Shared};
 use crate::jobs::Jobs;
@@ -281,9 +281,7 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
             | Verdict::TryAgain
             | Verdict::HandledOutside
             | Verdict::Undo
-            | Verdict::Discard => {
-                letter::decide(&record, &letter, &effects, &verdict, &nobody, shown, &running, rules)
-            }
+            | Verdict::Discard => letter::decide(&record, &letter, &effects, &verdict, &nobody, shown, &running, rules),
         };
         came.map_err(|refusal| or_asked(shared, id, refusal))
     };

@@ -202,7 +202,8 @@ fn ask(
             }
         }
     };
-    let text = if over { format!("no answer within {at_most:?}") } else { "the probe was lost with its runtime".into() };
+    let text =
+        if over { format!("no answer within {at_most:?}") } else { "the probe was lost with its runtime".into() };
     Ok((Probed::CannotTell(text), None))
 }
 
@@ -218,7 +219,10 @@ fn too_late(home: &Weak<Core>, of: Of, probed: Probed) {
 
 fn write_down(core: &Arc<Core>, of: Of, probed: Probed, late: bool) -> Result<Reply<Result<Wall, Error>>, Error> {
     let (tell, reply) = answer();
-    core.shared.submit(Lane::Outcome, Box::new(CheckedOp { core: core.clone(), of, late, probed, answer: tell, done: None }))?;
+    core.shared.submit(
+        Lane::Outcome,
+        Box::new(CheckedOp { core: core.clone(), of, late, probed, answer: tell, done: None }),
+    )?;
     Ok(reply)
 }
 
@@ -277,7 +281,9 @@ impl Op for CheckedOp {
                 if self.late {
                     let (effect, job) = (&self.of.effect, self.of.job);
                     let said = review::in_words(&self.probed, self.of.asking.settled);
-                    let text = format!("the provider's answer about {effect} of job {job} came too late and changes nothing: {said} ({e})");
+                    let text = format!(
+                        "the provider's answer about {effect} of job {job} came too late and changes nothing: {said} ({e})"
+                    );
                     self.core.shared.report.warn(&text);
                 }
                 self.answer.send(Err(e));

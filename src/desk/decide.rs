@@ -178,11 +178,7 @@ impl Jobs {
         reply.await.unwrap_or(Err(Error::ShutDown))
     }
 
-    fn submit_decision(
-        &self,
-        letter: &DeadLetter,
-        decision: Decision,
-    ) -> Result<Reply<Result<Decided, Error>>, Error> {
+    fn submit_decision(&self, letter: &DeadLetter, decision: Decision) -> Result<Reply<Result<Decided, Error>>, Error> {
         let shared = self.shared();
         shared.may_call()?;
         if let Some(why) = decision.misused {

@@ -34,21 +34,21 @@ pub struct Trashed {
     pub title: String,
     /// When it was discarded.
     pub at: SystemTime,
-    /// When its rows may go.
-    pub until: SystemTime,
+    /// When its rows may go; `None`: it is kept for ever.
+    pub until: Option<SystemTime>,
 }
 
-/// Something that a person did: who, what, why, when.
+/// Something that a person did about a job or a message of the outbox: who, what, why, when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acted {
     /// Its place in the list: ask for those after it.
     pub number: u64,
-    /// About which job.
-    pub job: JobId,
-    /// Its kind as stored.
+    /// About which job; `None` for a message of the outbox.
+    pub job: Option<JobId>,
+    /// Its kind as stored; of a message its topic.
     pub kind: String,
-    /// Its key.
+    /// Its key; of a message its ordering key.
     pub key: String,
     /// Who.
     pub who: String,
@@ -70,6 +70,7 @@ impl Acted {
             Entry::Decision { signed, .. }
             | Entry::Proposed { signed, .. }
             | Entry::ProposalDropped { signed, .. }
+            | Entry::Message { signed, .. }
             | Entry::Restored { signed } => (signed.who.clone(), signed.why.clone(), signed.at),
             Entry::Checked { who, at, .. } => (who.clone(), String::new(), *at),
             Entry::Attempt { .. }
@@ -84,12 +85,13 @@ impl Acted {
             | Entry::Asked { .. } => return None,
         };
         let Act { job, kind, key, entry } = act;
+        let job = (!matches!(entry, Entry::Message { .. })).then_some(job);
         Some(Self { number, job, kind, key, who, why, at: at.to_system(), entry })
     }
 }
 
 impl Jobs {
-    /// Discarded jobs that can still be brought back, those that go first first.
+    /// Discarded jobs that can still be brought back, those that go first first, and those that are kept for ever last.
     ///
     /// # Errors
     /// A store that cannot read.
@@ -122,7 +124,7 @@ impl Jobs {
                 key: row.key.to_string(),
                 title: row.title,
                 at: at.to_system(),
-                until: until.to_system(),
+                until: (until < Wall::NEVER).then(|| until.to_system()),
             }));
             match page.last() {
                 Some(last) if page.len() == PAGE => after = *last,
@@ -155,8 +157,8 @@ impl Jobs {
         shared.submit(Lane::Outcome, Box::new(op))?;
         Ok(reply)
     }
-    /// What people did, across all jobs, oldest first: those after `after` (an [`Acted::number`]), at most `at_most`. It outlives
-    /// the rows of the jobs.
+    /// What people did, across all jobs and messages of the outbox, oldest first: those after `after` (an [`Acted::number`]), at most `at_most`. It outlives
+    /// the rows of the jobs, and the messages.
     ///
     /// # Errors
     /// A store that cannot read.

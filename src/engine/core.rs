@@ -218,7 +218,13 @@ pub(crate) fn end_of(attempt: &Attempt, returned: crate::handler::fail::Outcome,
                 (Some(stop), _) => AttemptEnd::Stopped(stop.clone()),
                 (None, Some(wait)) => AttemptEnd::NotYet(fail.text(limit), wait),
                 (None, None) if stopping && attempt.cancelled() => AttemptEnd::Interrupted,
-                (None, None) => AttemptEnd::Failed(fail.failure(limit)),
+                (None, None) => {
+                    if let Some(misused) = fail.misused() {
+                        let (kind, job) = (&attempt.stored_kind, attempt.id());
+                        attempt.shared.report.warn(&format!("the handler of job {job} ({kind}) ended with {misused}"));
+                    }
+                    AttemptEnd::Failed(fail.failure(limit))
+                }
             }
         }
     }

@@ -329,6 +329,19 @@ pub enum Entry {
         /// What a person was asked.
         questions: Vec<Question>,
     },
+    /// What a person did about a message of the outbox; of no job.
+    Message {
+        /// Of which topic.
+        topic: String,
+        /// Its number there.
+        number: u64,
+        /// Its id; empty if it cannot be read.
+        id: String,
+        /// What was done.
+        act: super::acted::Act,
+        /// Who and why.
+        signed: Signed,
+    },
 }
 
 impl Entry {
@@ -365,7 +378,13 @@ impl Entry {
             Self::ProposalDropped { verdict, proposer, signed } => {
                 format!("{} took back what {proposer} proposed: {} ({})", signed.who, verdict.says(), signed.why)
             }
-            Self::Asked { why, error, .. } => format!("its letter stands in the trash with it: {} ({error})", why.says()),
+            Self::Message { topic, number, id, act, signed } => {
+                let id = if id.is_empty() { "which cannot be read".to_owned() } else { format!("{id:?}") };
+                format!("{} had message {number} of {topic} ({id}) {} ({})", signed.who, act.says(), signed.why)
+            }
+            Self::Asked { why, error, .. } => {
+                format!("its letter stands in the trash with it: {} ({error})", why.says())
+            }
         }
     }
     /// An attempt that failed: its number and what it said.
@@ -385,6 +404,7 @@ impl Entry {
             | Self::Undoes { .. }
             | Self::Compensated { .. }
             | Self::ProposalDropped { .. }
+            | Self::Message { .. }
             | Self::Asked { .. } => None,
         }
     }
@@ -395,7 +415,8 @@ impl Entry {
             | Self::Checked { .. }
             | Self::Restored { .. }
             | Self::Proposed { .. }
-            | Self::ProposalDropped { .. } => true,
+            | Self::ProposalDropped { .. }
+            | Self::Message { .. } => true,
             Self::Attempt { .. }
             | Self::GivenBack { .. }
             | Self::Intended { .. }
@@ -413,11 +434,11 @@ impl Entry {
 /// What a person did, as it is kept beyond the job's own rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Act {
-    /// About which job.
+    /// About which job; number 0 for a message of the outbox.
     pub job: JobId,
-    /// Its kind as stored.
+    /// Its kind as stored; of a message its topic.
     pub kind: String,
-    /// Its key.
+    /// Its key; of a message its ordering key.
     pub key: String,
     /// What was done, by whom, why and when.
     pub entry: Entry,

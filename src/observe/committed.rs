@@ -119,6 +119,7 @@ impl Committed<'_> {
             | Entry::Undoes { .. }
             | Entry::Compensated { .. }
             | Entry::ProposalDropped { .. }
+            | Entry::Message { .. }
             | Entry::Asked { .. } => None,
         });
         // The rules say "given back" of a continuing claim too: it was accounted for when it began, and has no reason of its own.

@@ -109,7 +109,8 @@ impl Change {
     pub fn letter(&self) -> &LetterMove {
         &self.letter
     }
-    /// When the rows of a job that ends with this change may be pruned; `None`: it does not end here, or is kept for ever.
+    /// When the rows of a job that ends with this change may be pruned; `None`: it does not end here, or is kept for ever; one in the
+    /// trash that is kept for ever has [`Wall::NEVER`].
     pub fn prune(&self) -> Option<Wall> {
         self.prune
     }

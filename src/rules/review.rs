@@ -169,11 +169,7 @@ pub fn drop_proposal(job: &JobRecord, letter: &LetterRecord, signed: &Signed, sh
     let Some((verdict, by)) = letter.proposed.as_deref() else { return Err(Refusal::NoProposal) };
     let mut change = Change::of(job);
     change.record.revision = job.revision.saturating_add(1);
-    change.note(Entry::ProposalDropped {
-        verdict: verdict.bare(),
-        proposer: by.who.clone(),
-        signed: signed.clone(),
-    });
+    change.note(Entry::ProposalDropped { verdict: verdict.bare(), proposer: by.who.clone(), signed: signed.clone() });
     change.letter = LetterMove::Put(LetterRecord { proposed: None, ..letter.clone() });
     Ok(change)
 }
@@ -464,7 +460,13 @@ mod tests {
         let result = Question::ResultLost { effect: of("a") };
         let cases = [
             // The question is the same one, and so is why it is asked.
-            (vec![lost.clone()], Why::EffectUnresolved, vec![result.clone()], Why::EffectUnresolved, vec![result.clone()]),
+            (
+                vec![lost.clone()],
+                Why::EffectUnresolved,
+                vec![result.clone()],
+                Why::EffectUnresolved,
+                vec![result.clone()],
+            ),
             (
                 vec![lost.clone()],
                 Why::TriesUsedUp,

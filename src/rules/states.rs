@@ -203,9 +203,9 @@ pub(crate) fn asked() -> (Vec<Asked>, KindRules) {
     let mut out: Vec<Asked> = Vec::new();
     for Stand { job, effects, letter } in stands(&rules) {
         let Some(letter) = letter else { continue };
-        let known = out.last().is_some_and(|(j, l, e)| {
-            (&j.state, j.deadline, l, e) == (&job.state, job.deadline, &letter, &effects)
-        });
+        let known = out
+            .last()
+            .is_some_and(|(j, l, e)| (&j.state, j.deadline, l, e) == (&job.state, job.deadline, &letter, &effects));
         if !known {
             out.push((job, letter, effects));
         }

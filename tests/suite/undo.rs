@@ -8,7 +8,7 @@ use super::ground::{Ground, MINUTE, PATIENCE, SECOND, is};
 use onceward::observe::Snapshot;
 use onceward::prelude::*;
 use onceward::{
-    DeadLetter, Decision, EffectState, Entry, Error, JobId, LedgerLine, Question, Refusal, State, Undoing, Why,
+    DeadLetter, Decision, EffectState, Entry, Error, JobId, LedgerLine, Question, Refusal, Scope, State, Undoing, Why,
 };
 use shop::{Dated, Held, Order, Pay, Plan, Provider, Refund, Short, app, effect_id};
 
@@ -193,6 +193,35 @@ fn an_undo_job_that_was_discarded_stops_the_chain_with_a_letter() {
         (EffectState::Confirmed, Undoing::GivenUp)
     );
     assert_eq!(compensations(&jobs.snapshot().unwrap(), "partial"), 1);
+    ground.close(jobs);
+}
+
+/// Somebody waits for an order that is being undone. The job that calls the parcel back needs a person: whoever waits hears which letter
+/// that is, before and while it waits, and once that is decided the wait goes on to the end.
+#[test]
+fn whoever_waits_hears_that_undoing_needs_a_person() {
+    let ground = Ground::new();
+    let provider = Provider::new();
+    provider.plan("fetch-back", &[Plan::Never]);
+    let jobs = open(&ground, &provider);
+    jobs.pause(Scope::All, "the test begins to wait first").unwrap();
+    let id = jobs.enqueue(&Order::new("9", &["pay", "ship", "fail"])).unwrap().id();
+    let waits = {
+        let jobs = jobs.clone();
+        super::ground::thread(move || jobs.wait(id, PATIENCE))
+    };
+    jobs.resume(Scope::All).unwrap();
+    let heard = waits.join().unwrap().unwrap_err();
+    let undo = undo_job(&jobs, id, "ship");
+    assert!(matches!(heard, Error::UndoNeedsPerson { job, letter } if (job, letter) == (id, undo)), "{heard:?}");
+    assert!(heard.to_string().contains(&undo.to_string()), "{heard}");
+    is(&jobs, id, State::Compensating);
+    // A wait that begins now hears the same at once.
+    let again = super::rig::block_on(jobs.wait_async(id)).unwrap_err();
+    assert!(matches!(again, Error::UndoNeedsPerson { letter, .. } if letter == undo), "{again:?}");
+    decide(&jobs, undo, Decision::handled_outside());
+    assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Compensated);
+    assert_eq!(provider.happened(), ["pay", "ship", "give-back"]);
     ground.close(jobs);
 }
 

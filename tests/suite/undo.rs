@@ -206,18 +206,20 @@ fn whoever_waits_hears_that_undoing_needs_a_person() {
     let jobs = open(&ground, &provider);
     jobs.pause(Scope::All, "the test begins to wait first").unwrap();
     let id = jobs.enqueue(&Order::new("9", &["pay", "ship", "fail"])).unwrap().id();
-    let waits = {
-        let jobs = jobs.clone();
-        super::ground::thread(move || jobs.wait(id, PATIENCE))
-    };
+    let waiting = jobs.clone();
+    let mut waits = std::pin::pin!(waiting.wait_async(id));
+    let mut look = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waits.as_mut().poll(&mut look).is_pending(), "it waits before anything of it has run");
     jobs.resume(Scope::All).unwrap();
-    let heard = waits.join().unwrap().unwrap_err();
+    ground.settle(&jobs);
+    let std::task::Poll::Ready(heard) = waits.as_mut().poll(&mut look) else { panic!("nobody told whoever waits") };
+    let heard = heard.unwrap_err();
     let undo = undo_job(&jobs, id, "ship");
     assert!(matches!(heard, Error::UndoNeedsPerson { job, letter } if (job, letter) == (id, undo)), "{heard:?}");
     assert!(heard.to_string().contains(&undo.to_string()), "{heard}");
     is(&jobs, id, State::Compensating);
     // A wait that begins now hears the same at once.
-    let again = super::rig::block_on(jobs.wait_async(id)).unwrap_err();
+    let again = jobs.wait(id, PATIENCE).unwrap_err();
     assert!(matches!(again, Error::UndoNeedsPerson { letter, .. } if letter == undo), "{again:?}");
     decide(&jobs, undo, Decision::handled_outside());
     assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Compensated);

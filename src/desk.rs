@@ -301,10 +301,12 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
             asked: &|effect| shared.calls.asked(id, effect),
         },
     );
-    let restored = history.iter().rev().find_map(|entry| match entry {
-        Entry::Restored { signed } => Some((signed.at == letter.created).then(|| signed.clone())),
+    let restored = history.iter().rev().find_map(|entry| {
+        if let Entry::Restored { signed } = entry {
+            return Some((signed.at == letter.created).then(|| signed.clone()));
+        }
         // It has run since: this is another letter.
-        other => other.failed_attempt().map(|_| None),
+        entry.failed_attempt().map(|_| None)
     });
     Ok(Some(DeadLetter {
         job: id,
@@ -448,12 +450,13 @@ fn running(shared: &Shared, job: JobId, verdict: &Verdict, effect: &EffectId) ->
 
 /// What is waited for may be the answer to a question, not the end of a call.
 fn or_asked(shared: &Shared, job: JobId, refusal: Refusal) -> Refusal {
-    match refusal {
-        Refusal::CallRunning(effect) if !shared.calls.running(job, &effect) && shared.calls.asked(job, &effect) => {
-            Refusal::CheckRunning(effect)
-        }
-        other => other,
+    if let Refusal::CallRunning(effect) = &refusal
+        && !shared.calls.running(job, effect)
+        && shared.calls.asked(job, effect)
+    {
+        return Refusal::CheckRunning(effect.clone());
     }
+    refusal
 }
 
 /// A reference becomes the result it stands for, if the effect can rebuild it, and says how it is undone, as the result of a call does.

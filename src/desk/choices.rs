@@ -243,7 +243,6 @@ impl Scene<'_> {
         };
         Choice { label, will, will_not, needs, leads: Leads::Says(verdict.clone()) }
     }
-    #[expect(clippy::type_complexity, reason = "will, will not, and what is needed")]
     fn happened(
         &self,
         effect: &EffectId,
@@ -428,12 +427,11 @@ mod tests {
             for (running, undoes) in [(false, false), (true, false), (false, true)] {
                 let follows = |verdict: &Verdict| {
                     let (by, busy) = (signed("ann"), |_: &EffectId| running);
-                    match verdict {
-                        Verdict::ReplayFrom { step } => {
-                            review::replay_from(job, record, effects, &memos, step, &by, job.revision, &busy, &rules)
-                        }
-                        _ => letter::decide(job, record, effects, verdict, &by, job.revision, &busy, &rules),
+                    if let Verdict::ReplayFrom { step } = verdict {
+                        let at = job.revision;
+                        return review::replay_from(job, record, effects, &memos, step, &by, at, &busy, &rules);
                     }
+                    letter::decide(job, record, effects, verdict, &by, job.revision, &busy, &rules)
                 };
                 let mut scene = Scene {
                     effects,

@@ -343,7 +343,6 @@ impl Builder {
             stuck: AtomicUsize::new(0),
             relays,
             cancels: Mutex::default(),
-            checks: Mutex::default(),
             alarms,
         });
         let (weak, waiting) = (Arc::downgrade(&core), reporter.clone());

@@ -3,18 +3,15 @@
 pub(crate) mod alert;
 pub(crate) mod check;
 mod choices;
+pub(crate) mod decide;
 pub(crate) mod replay;
 pub(crate) mod trash;
 
-pub use self::choices::Choice;
-use self::choices::{describe, lost, replays};
-use crate::engine::core::Core;
-use crate::engine::ops::named;
+pub use self::choices::{Choice, Needs};
+use self::choices::{Scene, lost, offered};
 use crate::error::Error;
 use crate::handler::job::title;
-use crate::handler::reply::{Answer, answer};
-use crate::handler::shared::{Changed, InsideTransaction, Shared, keep, store_error};
-use crate::handler::undo;
+use crate::handler::shared::{InsideTransaction, Shared};
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, EffectState, Risk, Stored, Undoing};
 use crate::model::id::{EffectId, JobId};
@@ -23,10 +20,9 @@ use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
 use crate::model::time::Wall;
 use crate::rules::Refusal;
 use crate::rules::letter;
-use crate::rules::review::{self, Second};
+use crate::rules::review;
 use crate::rules::undo::undo_key;
-use crate::store::{Lane, Op, StoreError, View, Write};
-use std::sync::Arc;
+use crate::store::{StoreError, View, Write};
 use std::time::SystemTime;
 
 /// A job that ended its automatic life: what failed, what was done, and what a person is asked.
@@ -49,6 +45,7 @@ pub struct DeadLetter {
     checkable: Vec<EffectId>,
     proposed: Option<(Verdict, Signed)>,
     two: bool,
+    restored: Option<Signed>,
 }
 
 /// One effect of a letter's job, as a person sees it.
@@ -79,14 +76,6 @@ pub struct LedgerLine {
     pub undoing: Undoing,
     /// The job that undoes it, or did, while that is remembered.
     pub undo_job: Option<JobId>,
-}
-
-impl Choice {
-    /// The decision that carries it out, still to be signed with [`by`](Decision::by): a list of choices is all that a screen needs
-    /// where nothing has to be typed in; a reference is added with [`with_reference`](Decision::with_reference).
-    pub fn decision(&self) -> Decision {
-        Decision::new(self.decides.clone())
-    }
 }
 
 impl DeadLetter {
@@ -134,7 +123,8 @@ impl DeadLetter {
     pub fn questions(&self) -> &[Question] {
         &self.questions
     }
-    /// The valid choices.
+    /// Everything that a person may do about it, for one list: an open proposal to agree to, questions that the provider can be asked
+    /// again, and the valid decisions, each with what will and what will not happen.
     pub fn choices(&self) -> &[Choice] {
         &self.choices
     }
@@ -142,7 +132,7 @@ impl DeadLetter {
     pub fn steps(&self) -> &[String] {
         &self.steps
     }
-    /// Effects about which the provider can be asked again: [`Jobs::check_again`].
+    /// Effects about which the provider can be asked again: [`Jobs::check_again`]. Each is one of the [`choices`](Self::choices), too.
     pub fn can_check(&self) -> &[EffectId] {
         &self.checkable
     }
@@ -150,9 +140,14 @@ impl DeadLetter {
     pub fn needs_second_person(&self) -> bool {
         self.two
     }
-    /// What one person decided already, where two have to: it waits for another one to decide the same.
+    /// What one person decided already, where two have to: it waits for another one to [`agree`](crate::Decision::agree). The first of
+    /// the [`choices`](Self::choices) says what will happen then.
     pub fn proposed(&self) -> Option<(&Verdict, &Signed)> {
         self.proposed.as_ref().map(|(verdict, signed)| (verdict, signed))
+    }
+    /// Who brought it back out of the trash, and why, if somebody did since its job ran last: it asks what it asked before.
+    pub fn restored(&self) -> Option<&Signed> {
+        self.restored.as_ref()
     }
     /// What happened to the job, oldest first.
     pub fn history(&self) -> &[Entry] {
@@ -160,6 +155,11 @@ impl DeadLetter {
     }
     /// The question in plain words.
     pub fn headline(&self) -> String {
+        let back = self.restored.as_ref();
+        let back = back.map_or_else(String::new, |by| format!(" (brought back out of the trash by {})", by.who));
+        format!("{}{back}", self.question())
+    }
+    fn question(&self) -> String {
         let says =
             |id: &EffectId| self.ledger.iter().find(|l| l.id == *id).map_or_else(|| id.to_string(), |l| l.says.clone());
         match self.questions.first() {
@@ -181,86 +181,6 @@ impl DeadLetter {
             }
             Some(Question::WhatNow) | None => format!("{}: {}. What now?", self.title, self.why.says()),
         }
-    }
-}
-
-/// What a person decides; sign it with [`by`](Self::by).
-#[derive(Clone, Debug)]
-#[must_use = "hand it to Jobs::decide"]
-pub struct Decision {
-    verdict: Verdict,
-    who: String,
-    why: String,
-    /// Something was added that does not belong to this decision: it is refused rather than left out.
-    misused: Option<&'static str>,
-}
-
-impl Decision {
-    fn new(verdict: Verdict) -> Self {
-        Self { verdict, who: String::new(), why: String::new(), misused: None }
-    }
-    /// The effect happened. With the provider's reference its result can be rebuilt.
-    pub fn happened(effect: &EffectId, reference: Option<&str>) -> Self {
-        Self::new(Verdict::Happened {
-            effect: effect.clone(),
-            reference: reference.map(str::to_owned),
-            result: None,
-            undo: None,
-        })
-    }
-    /// The effect did not happen. The next call uses the same idempotency key, unless [`with_new_key`](Self::with_new_key).
-    pub fn did_not_happen(effect: &EffectId) -> Self {
-        Self::new(Verdict::DidNotHappen { effect: effect.clone(), new_key: false })
-    }
-    /// The provider's reference, with [`happened`](Self::happened): it becomes the result if the effect can rebuild one from it.
-    ///
-    /// Any other decision with it is refused: whoever has a reference has seen that it happened.
-    pub fn with_reference(mut self, found: &str) -> Self {
-        if let Verdict::Happened { reference, .. } = &mut self.verdict {
-            *reference = Some(found.to_owned());
-        } else {
-            self.misused = Some("a reference belongs to \"it happened\": leave out with_reference(..) or decide that");
-        }
-        self
-    }
-    /// Explicitly wants a new idempotency key for the next call; belongs to [`did_not_happen`](Self::did_not_happen) only, any other
-    /// decision with it is refused.
-    pub fn with_new_key(mut self) -> Self {
-        if let Verdict::DidNotHappen { new_key, .. } = &mut self.verdict {
-            *new_key = true;
-        } else {
-            self.misused = Some("a new key belongs to \"it did not happen\": leave out with_new_key() or decide that");
-        }
-        self
-    }
-    /// Run it again: done effects and remembered steps are skipped. Does not spend the automatic budget.
-    pub fn try_again() -> Self {
-        Self::new(Verdict::TryAgain)
-    }
-    /// Somebody took care of it elsewhere: it ends, and not as success.
-    pub fn handled_outside() -> Self {
-        Self::new(Verdict::HandledOutside)
-    }
-    /// Run it again from a remembered step or commit: it and everything remembered after it is forgotten (into the history) and
-    /// done anew, commits to app tables too; effects are never forgotten. Refused while nobody knows about an effect.
-    pub fn replay_from(step: &str) -> Self {
-        Self::new(Verdict::ReplayFrom { step: step.to_owned() })
-    }
-    /// Undo what it did: each effect that can be undone, the last first, by a job of its own. It ends as compensated, never as a
-    /// success. [`DeadLetter::choices`] says what would be undone and what stays.
-    pub fn undo() -> Self {
-        Self::new(Verdict::Undo)
-    }
-    /// Throw it into the trash: [`Jobs::restore`] brings it back until its rows are pruned (30 days, 90 for risky kinds).
-    pub fn discard() -> Self {
-        Self::new(Verdict::Discard)
-    }
-    /// Who decides, and why: both are required, in one line each, and kept in the same commit. `who` has to be an id that your app has
-    /// authenticated: where two people have to decide, they are told apart by it (not by case, spaces or what cannot be seen).
-    pub fn by(mut self, who: &str, why: &str) -> Self {
-        self.who = who.to_owned();
-        self.why = why.to_owned();
-        self
     }
 }
 
@@ -331,53 +251,6 @@ impl Jobs {
         shared.may_call()?;
         Ok(shared.store.read(|v| lines(v, &v.effects(id)?))?)
     }
-    /// Carries out a person's decision, signed, in one commit. Where two people have to decide, the first one's decision is kept
-    /// and waits for the second.
-    ///
-    /// # Errors
-    /// Refused if the letter changed since it was shown, which says what has happened since, if it is not one of the valid choices, if unresolved effects need an
-    /// answer first, or if who or why is missing.
-    pub fn decide(&self, letter: &DeadLetter, decision: Decision) -> Result<Decided, Error> {
-        self.submit_decision(letter, decision)?.wait().unwrap_or(Err(Error::ShutDown))
-    }
-    /// [`decide`](Self::decide), awaited.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn decide_async(&self, letter: &DeadLetter, decision: Decision) -> Result<Decided, Error> {
-        let reply = self.submit_decision(letter, decision)?;
-        reply.await.unwrap_or(Err(Error::ShutDown))
-    }
-
-    fn submit_decision(
-        &self,
-        letter: &DeadLetter,
-        decision: Decision,
-    ) -> Result<crate::handler::reply::Reply<Result<Decided, Error>>, Error> {
-        let shared = self.shared();
-        shared.may_call()?;
-        if let Some(why) = decision.misused {
-            return Err(Refusal::NotAChoice(why.to_owned()).into());
-        }
-        if let Verdict::Happened { reference: Some(reference), .. } = &decision.verdict {
-            in_one_line("reference", reference)?;
-        }
-        let signed = sign(shared, decision.who, decision.why)?;
-        let (tell, reply) = answer();
-        let op = DecideOp {
-            core: self.0.core.clone(),
-            job: letter.job,
-            shown: letter.revision,
-            verdict: decision.verdict,
-            signed,
-            lines: letter.history.len(),
-            answer: tell,
-            done: None,
-        };
-        shared.submit(Lane::Outcome, Box::new(op))?;
-        Ok(reply)
-    }
-
     fn read_letter(&self, id: JobId) -> Result<Option<DeadLetter>, Error> {
         read_letter(self.shared(), id)
     }
@@ -393,22 +266,49 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
     };
     let kind = shared.kind_name(row.kind).to_string();
     memos.sort_by_key(|m| m.number);
-    let valid = letter::choices(&letter, &effects);
     let follows = |verdict: &Verdict| {
         // A result is rebuilt by the app's code.
         let _inside = InsideTransaction::enter();
         let nobody = Signed { who: String::new(), why: String::new(), at: shared.now().wall };
-        let running = |effect: &EffectId| shared.calls.running(id, effect);
         let verdict = rebuilt(shared, verdict, &effects);
-        let rules = shared.rules_of(row.kind);
-        let change = letter::decide(&record, &letter, &effects, &verdict, &nobody, record.revision, &running, rules);
-        change.map_err(|refusal| refusal.to_string())
+        let running = |effect: &EffectId| running(shared, id, &verdict, effect);
+        let (rules, shown) = (shared.rules_of(row.kind), record.revision);
+        let came = match &verdict {
+            Verdict::ReplayFrom { step } => {
+                review::replay_from(&record, &letter, &effects, &memos, step, &nobody, shown, &running, rules)
+            }
+            Verdict::Happened { .. }
+            | Verdict::DidNotHappen { .. }
+            | Verdict::TryAgain
+            | Verdict::HandledOutside
+            | Verdict::Undo
+            | Verdict::Discard => letter::decide(&record, &letter, &effects, &verdict, &nobody, shown, &running, rules),
+        };
+        came.map_err(|refusal| or_asked(shared, id, refusal))
     };
-    let mut choices: Vec<Choice> = valid.iter().map(|c| describe(c, &effects, &follows)).collect();
-    choices.extend(replays(&valid, &effects, &memos));
     let can_ask = |e: &&EffectRecord| shared.registry.effect(&e.id.name).is_some_and(|entry| entry.prober.is_some());
     let checkable = effects.iter().filter(|e| review::may_check(&letter, e)).filter(can_ask).map(|e| e.id.clone());
-    let checkable = checkable.collect();
+    let checkable: Vec<EffectId> = checkable.collect();
+    let choices = offered(
+        &letter::choices(&letter, &effects),
+        &checkable,
+        &Scene {
+            effects: &effects,
+            memos: &memos,
+            undoes: row.undoes.is_some(),
+            two,
+            proposed: letter.proposed.as_deref(),
+            follows: &follows,
+            asked: &|effect| shared.calls.asked(id, effect),
+        },
+    );
+    let restored = history.iter().rev().find_map(|entry| {
+        if let Entry::Restored { signed } = entry {
+            return Some((signed.at == letter.created).then(|| signed.clone()));
+        }
+        // It has run since: this is another letter.
+        entry.failed_attempt().map(|_| None)
+    });
     Ok(Some(DeadLetter {
         job: id,
         revision: record.revision,
@@ -427,17 +327,8 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
         checkable,
         proposed: letter.proposed.map(|both| *both),
         two,
+        restored: restored.flatten(),
     }))
-}
-
-/// What two people have to do is done by one, or waits for the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Decided {
-    /// It is carried out.
-    Done,
-    /// Two people have to decide this: the decision is kept and waits for another person to decide the same.
-    WaitsForSecond,
 }
 
 /// Who and why, both required: a decision that nobody signed is none.
@@ -477,7 +368,9 @@ fn named_person(who: &str) -> Result<(), Error> {
 /// A stale view says what has happened since it was shown: the lines of the history that it did not have.
 fn with_news(refusal: Refusal, history: &[Entry], shown: usize) -> Refusal {
     if let Refusal::Stale { shown: was, now, .. } = refusal {
-        return Refusal::Stale { shown: was, now, since: history.iter().skip(shown).map(Entry::says).collect() };
+        // What the letter asked is known to whoever saw it.
+        let news = history.iter().skip(shown).filter(|e| !matches!(e, Entry::Asked { .. }));
+        return Refusal::Stale { shown: was, now, since: news.map(Entry::says).collect() };
     }
     refusal
 }
@@ -551,68 +444,20 @@ fn two_decide(shared: &Shared, row: &JobRow) -> bool {
     (kind.stake)(row).is_none_or(|stake| limit == 0 || stake > limit)
 }
 
-/// A decision on its way into the store.
-struct DecideOp {
-    core: Arc<Core>,
-    job: JobId,
-    shown: u32,
-    verdict: Verdict,
-    signed: Signed,
-    /// Lines of history that were shown.
-    lines: usize,
-    answer: Answer<Result<Decided, Error>>,
-    done: Option<Result<(Vec<Changed>, Decided), Error>>,
+/// Whether a call of the effect runs; nor is anything undone while its provider is still being asked about it.
+fn running(shared: &Shared, job: JobId, verdict: &Verdict, effect: &EffectId) -> bool {
+    shared.calls.running(job, effect) || (matches!(verdict, Verdict::Undo) && shared.calls.asked(job, effect))
 }
 
-impl DecideOp {
-    fn decide(&self, tx: &mut Write<'_>) -> Result<(Vec<Changed>, Decided), Error> {
-        let shared = &self.core.shared;
-        let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
-        let Some(letter) = tx.letter(self.job)? else {
-            if self.shown != job.revision {
-                let stale = Refusal::Stale { shown: self.shown, now: job.revision, since: Vec::new() };
-                return Err(with_news(stale, &tx.journal(self.job)?, self.lines).into());
-            }
-            return Err(Refusal::WrongState(crate::model::job::State::from(&job.state)).into());
-        };
-        let effects = tx.effects(self.job)?;
-        let verdict = rebuilt(shared, &self.verdict, &effects);
-        // Nor is anything undone while a provider is still being asked about it.
-        let asked = |id: &EffectId| {
-            matches!(verdict, Verdict::Undo) && self.core.checks.lock().contains(&(self.job, id.clone()))
-        };
-        let running = |id: &EffectId| shared.calls.running(self.job, id) || asked(id);
-        let rules = shared.rules_of(job.kind);
-        let decided = match &verdict {
-            Verdict::ReplayFrom { step } => {
-                let memos = tx.memos(self.job)?;
-                let signed = &self.signed;
-                review::replay_from(&job, &letter, &effects, &memos, step, signed, self.shown, &running, rules)
-            }
-            Verdict::Happened { .. }
-            | Verdict::DidNotHappen { .. }
-            | Verdict::TryAgain
-            | Verdict::HandledOutside
-            | Verdict::Undo
-            | Verdict::Discard => {
-                letter::decide(&job, &letter, &effects, &verdict, &self.signed, self.shown, &running, rules)
-            }
-        };
-        let (mut change, mut came) = match decided {
-            Ok(change) => (change, Decided::Done),
-            Err(stale @ Refusal::Stale { .. }) => {
-                return Err(with_news(stale, &tx.journal(self.job)?, self.lines).into());
-            }
-            Err(refusal) => return Err(refusal.into()),
-        };
-        if needs_two(shared, tx, self.job)?
-            && let Second::Waits(first) = review::second(&job, &letter, &verdict, &self.signed)?
-        {
-            (change, came) = (*first, Decided::WaitsForSecond);
-        }
-        let changed = named(tx, shared, change)?;
-        Ok((undo::put(tx, shared, changed, None)?, came))
+/// What is waited for may be the answer to a question, not the end of a call.
+fn or_asked(shared: &Shared, job: JobId, refusal: Refusal) -> Refusal {
+    if let Refusal::CallRunning(effect) = &refusal
+        && !shared.calls.running(job, effect)
+        && shared.calls.asked(job, effect)
+    {
+        return Refusal::CheckRunning(effect.clone());
     }
+    refusal
 }
 
 /// A reference becomes the result it stands for, if the effect can rebuild it, and says how it is undone, as the result of a call does.
@@ -621,9 +466,12 @@ fn rebuilt(shared: &Shared, verdict: &Verdict, effects: &[EffectRecord]) -> Verd
         Verdict::Happened { effect, reference, result: None, .. } => {
             let record = effects.iter().find(|e| e.id == *effect);
             let entry = shared.registry.effect(&effect.name);
+            // Where the result is lost, the reference that is known may do: the app may have learnt to read it since.
+            let known = record.filter(|r| matches!(r.result, Some(Stored::Lost(_)))).and_then(|r| r.reference.as_ref());
+            let found = reference.as_ref().or(known);
             let (result, undo) = record
                 .zip(entry)
-                .and_then(|(r, entry)| (entry.rebuild)(&r.request, r.version, reference.as_deref()))
+                .and_then(|(r, entry)| (entry.rebuild)(&r.request, r.version, found.map(String::as_str)))
                 .filter(|(json, _)| json.len() <= shared.limits.payload)
                 .unzip();
             let undo = undo.and_then(|undo| undo.into_stored(&shared.limits).unwrap_or_default());
@@ -637,32 +485,5 @@ fn rebuilt(shared: &Shared, verdict: &Verdict, effects: &[EffectRecord]) -> Verd
         | Verdict::Discard
         | Verdict::Undo
         | Verdict::ReplayFrom { .. } => verdict.clone(),
-    }
-}
-
-impl Op for DecideOp {
-    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        // `from_reference` is the app's code.
-        let _inside = InsideTransaction::enter();
-        let came = self.decide(tx);
-        keep(&mut self.done, came)
-    }
-    fn settle(self: Box<Self>, result: Result<(), StoreError>) {
-        match (result, self.done) {
-            (Ok(()), Some(Ok((changes, came)))) => {
-                // Only now: an undone decision must not make an effect forget when its last call ended.
-                for e in changes.first().map_or(&[][..], |c| c.change.effects()) {
-                    self.core.shared.calls.forget(self.job, &e.id);
-                }
-                self.core.shared.report.changed(&changes);
-                self.answer.send(Ok(came));
-            }
-            (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),
-            (Ok(()), None) => {}
-            (Err(e), _) => self.answer.send(Err(store_error(e))),
-        }
-    }
-    fn unknown(&mut self) {
-        self.answer.send(Err(Error::Unknown));
     }
 }

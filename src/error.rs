@@ -87,6 +87,17 @@ pub enum Error {
     /// The time given to a wait is over; the job goes on.
     #[error("the wait is over, and job {0} has not ended: it goes on")]
     WaitOver(JobId),
+    /// What the job did is being undone, and that waits for a person: it ends only when this other job's letter is decided.
+    #[error(
+        "what job {job} did is being undone, and the job {letter} that undoes a part of it waits for a person: decide its dead letter \
+         (Jobs::dead_letter, Jobs::decide), then wait again"
+    )]
+    UndoNeedsPerson {
+        /// The job that was waited for.
+        job: JobId,
+        /// The undo job, whose dead letter has to be decided.
+        letter: JobId,
+    },
     /// The time given to a drain is over; work goes on.
     #[error("the wait is over, and the queue is not idle: it goes on")]
     NotIdle,

@@ -1,5 +1,6 @@
 //! The face: enqueue, run, wait, pause, shut down. Everything here checks, encodes, asks the writer and waits.
 
+use crate::clock::Stopwatch;
 use crate::engine::core::Core;
 use crate::engine::idle;
 use crate::engine::ops::{CancelOp, PauseOp};
@@ -12,6 +13,7 @@ use crate::handler::reply::{Reply, Waited, answer};
 use crate::handler::shared::{Phase, Shared, inside_transaction};
 use crate::handler::transact::TransactOp;
 use crate::handler::tx::Tx;
+use crate::model::effect::Undoing;
 use crate::model::id::JobId;
 use crate::model::job::{Enqueued, JobState, State};
 use crate::model::time::Wall;
@@ -240,40 +242,87 @@ impl Jobs {
             | JobState::Ended { .. } => None,
         })
     }
-    /// Waits until a job is over or needs a person: `Ok` is no success, look at the state.
+    /// Waits until a job is over or needs a person: `Ok` is no success, look at the state. While what it did is being undone, the wait
+    /// is for the undo jobs, too.
     ///
     /// # Errors
-    /// [`Error::WaitOver`] after `at_most`; the job goes on. [`Error::NotFound`] as for [`state`](Self::state);
-    /// [`Error::ShutDown`] when the queue is shut down first, [`Error::Store`] when its storage gives up.
+    /// [`Error::WaitOver`] after `at_most`; the job goes on. [`Error::UndoNeedsPerson`] if it is being undone and an undo job waits for
+    /// a person. [`Error::NotFound`] as for [`state`](Self::state); [`Error::ShutDown`] when the queue is shut down first,
+    /// [`Error::Store`] when its storage gives up.
     pub fn wait(&self, id: JobId, at_most: Duration) -> Result<State, Error> {
         self.may_start_work()?;
-        let (tell, reply) = answer();
-        let _guard = WaitGuard::new(self, id, Box::new(move |state| tell.send(state)));
-        let now = self.state(id)?;
-        if now.is_settled() {
-            return Ok(now);
-        }
-        match reply.wait_at_most(at_most) {
-            Waited::Told(state) => Ok(state),
-            Waited::Gone => Err(self.gone(id)),
-            Waited::Over => Err(Error::WaitOver(id)),
+        let watch = Stopwatch::start();
+        loop {
+            let (reply, _guards) = match self.watch(id)? {
+                Watch::Settled(state) => return Ok(state),
+                Watch::For(reply, guards) => (reply, guards),
+            };
+            match reply.wait_at_most(at_most.saturating_sub(watch.elapsed())) {
+                Waited::Told(Some(state)) => return Ok(state),
+                // Something moved that it depends on.
+                Waited::Told(None) => {}
+                Waited::Gone => return Err(self.gone(id)),
+                Waited::Over => return Err(Error::WaitOver(id)),
+            }
         }
     }
-    /// Waits until a job is over or needs a person; bound it with your runtime's timeout.
+    /// [`wait`](Self::wait), awaited; bound it with your runtime's timeout.
     ///
     /// # Errors
-    /// As for [`state`](Self::state); [`Error::ShutDown`] when the queue stops first.
+    /// As there, without [`Error::WaitOver`].
     pub async fn wait_async(&self, id: JobId) -> Result<State, Error> {
-        let (reply, _guard) = {
-            self.may_start_work()?;
-            let (tell, reply) = answer();
-            (reply, WaitGuard::new(self, id, Box::new(move |state| tell.send(state))))
-        };
-        let now = self.state(id)?;
-        if now.is_settled() {
-            return Ok(now);
+        self.may_start_work()?;
+        loop {
+            let (reply, _guards) = match self.watch(id)? {
+                Watch::Settled(state) => return Ok(state),
+                Watch::For(reply, guards) => (reply, guards),
+            };
+            if let Some(state) = reply.await.ok_or_else(|| self.gone(id))? {
+                return Ok(state);
+            }
         }
-        reply.await.ok_or_else(|| self.gone(id))
+    }
+    /// Whoever waits for a job hears of it, and, while it is undone, of the jobs that undo it. Registered before each look, so that what
+    /// happens in between is not missed.
+    fn watch(&self, id: JobId) -> Result<Watch, Error> {
+        let (tell, reply) = answer();
+        let tell = Arc::new(tell);
+        let told = tell.clone();
+        let on = Box::new(move |state: State| told.send(state.is_settled().then_some(state)));
+        let mut guards = vec![WaitGuard::new(self, id, on)];
+        let mut now = self.state(id)?;
+        if now.is_settled() {
+            return Ok(Watch::Settled(now));
+        }
+        // An undo job may have effects of its own, and be undone itself.
+        let mut at = id;
+        while now == State::Compensating {
+            let Some(undo) = self.under_way(at)? else { break };
+            if guards.iter().any(|g| g.id == undo) {
+                break;
+            }
+            let told = tell.clone();
+            guards.push(WaitGuard::new(self, undo, Box::new(move |_| told.send(None))));
+            now = match self.state(undo) {
+                // It is over and its rows are gone; whoever heard of it has moved.
+                Err(Error::NotFound(_)) => break,
+                state => state?,
+            };
+            if matches!(now, State::NeedsDecision | State::Dead) {
+                return Err(Error::UndoNeedsPerson { job: id, letter: undo });
+            }
+            // It ended between the two looks, and the next one is under way: that one has to be watched.
+            if now.is_over() && self.under_way(at)? != Some(undo) {
+                tell.send(None);
+            }
+            at = undo;
+        }
+        Ok(Watch::For(reply, guards))
+    }
+    /// The job that undoes something of this one right now.
+    fn under_way(&self, id: JobId) -> Result<Option<JobId>, Error> {
+        let line = self.ledger(id)?.into_iter().find(|line| line.undoing == Undoing::UnderWay);
+        Ok(line.and_then(|line| line.undo_job))
     }
     /// Why a wait cannot end any more: the queue was shut down, or its storage gave up.
     fn gone(&self, id: JobId) -> Error {
@@ -482,6 +531,14 @@ fn one(told: Option<Result<Vec<Enqueued>, Error>>) -> Result<Enqueued, Error> {
         Some(Err(e)) => Err(e),
         None => Err(Error::ShutDown),
     }
+}
+
+/// What a wait has to look at.
+enum Watch {
+    /// Nothing: it is over, or needs a person.
+    Settled(State),
+    /// The next news: the state in which it settled, or nothing but that it is worth another look.
+    For(Reply<Option<State>>, Vec<WaitGuard>),
 }
 
 /// Takes the waiter out again, however the wait ends.

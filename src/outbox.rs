@@ -169,19 +169,23 @@ impl Outbox<'_> {
         self.in_call(topic, found.iter_mut());
         Ok(found)
     }
-    /// Sends a delivered message again, with the same id: for a receiver that lost it. It holds nothing up.
+    /// Sends a delivered message again, with the same id: for a receiver that lost it. It holds nothing up. Who and why are kept in
+    /// the same commit.
     ///
     /// # Errors
-    /// [`Error::NoMessage`] for an id that is not remembered; refused for a message that was not delivered or is pruned.
-    pub fn resend(&self, topic: &str, id: &str) -> Result<(), Error> {
-        self.submit(topic, id, Wish::Resend)?.wait().unwrap_or(Err(Error::ShutDown))
+    /// [`Error::NoMessage`] for an id that is not remembered; refused for a message that was not delivered or is pruned, or if who or
+    /// why is missing.
+    pub fn resend(&self, topic: &str, id: &str, who: &str, why: &str) -> Result<(), Error> {
+        let wish = self.signed(who, why, Wish::Resend)?;
+        self.submit(topic, id, wish)?.wait().unwrap_or(Err(Error::ShutDown))
     }
     /// [`resend`](Self::resend), awaited.
     ///
     /// # Errors
     /// As there.
-    pub async fn resend_async(&self, topic: &str, id: &str) -> Result<(), Error> {
-        let reply = self.submit(topic, id, Wish::Resend)?;
+    pub async fn resend_async(&self, topic: &str, id: &str, who: &str, why: &str) -> Result<(), Error> {
+        let wish = self.signed(who, why, Wish::Resend)?;
+        let reply = self.submit(topic, id, wish)?;
         reply.await.unwrap_or(Err(Error::ShutDown))
     }
     /// Puts a stuck message on its way again, with all its tries: in its place if its key waited for it, beside the others if

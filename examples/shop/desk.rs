@@ -95,6 +95,6 @@ pub(crate) fn show(letter: &DeadLetter, screen: &mut Screen) {
         choice
             .will_not
             .iter()
-            .for_each(|w| screen.coloured(Colour::Dim, &format!("                          and {w}")));
+            .for_each(|w| screen.coloured(Colour::Dim, &format!("                          but not that {w}")));
     }
 }

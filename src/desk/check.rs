@@ -1,17 +1,18 @@
 //! "Check again for me": the provider is asked about an effect on behalf of a person; answer, time and who asked are written down.
 //!
-//! Keeps the promise that one question about an effect runs at a time, never beside a running call, and that "it happened" counts
-//! at once while "not there" only informs.
+//! Keeps the promise that one question about an effect runs at a time, never beside a running call, nor beside an earlier question
+//! that nobody waits for any more; and that "it happened" counts whenever it comes, while "not there" only informs.
 
 use super::{DeadLetter, read_letter, with_news};
 use crate::engine::core::Core;
 use crate::engine::idle;
 use crate::engine::ops::named;
 use crate::error::Error;
+use crate::handler::calls::Question;
 use crate::handler::effect::{Begun, Prober};
 use crate::handler::fail::cut;
 use crate::handler::reply::{Answer, Reply, Waited, answer};
-use crate::handler::shared::{Changed, Shared, keep, store_error};
+use crate::handler::shared::{Changed, keep, store_error};
 use crate::handler::undo;
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, Probed};
@@ -21,7 +22,7 @@ use crate::rules::effect::Asking;
 use crate::rules::review::{self, Check};
 use crate::rules::{Env, Refusal};
 use crate::store::{Lane, Op, StoreError, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 /// What came of asking a provider again.
@@ -55,11 +56,12 @@ pub enum CheckAnswer {
 impl Jobs {
     /// Asks the provider again about an effect of a letter ([`DeadLetter::can_check`]) and writes down what it said. "It happened"
     /// is taken as a fact; everything else is for the person who decides. A provider that does not answer within the kind's attempt
-    /// timeout cannot tell.
+    /// timeout cannot tell. An async probe is dropped then; a blocking one cannot be ended: no second question about the effect is
+    /// asked beside it, and when it comes back after all, "it happened" still counts, while anything else is thrown away.
     ///
     /// # Errors
-    /// Refused if the letter changed since it was shown, while a call or another check of this effect runs, or if no probe is
-    /// registered for it.
+    /// Refused if the letter changed since it was shown, while a call or another check of this effect runs
+    /// ([`Refusal::CheckRunning`]), or if no probe is registered for it.
     pub fn check_again(&self, letter: &DeadLetter, effect: &EffectId, who: &str) -> Result<Checked, Error> {
         let shared = self.shared();
         shared.may_call()?;
@@ -69,14 +71,23 @@ impl Jobs {
         super::in_one_line("name of the person who asks", who)?;
         super::named_person(who)?;
         let who = cut(who.to_owned(), shared.limits.error_text);
-        let core = &self.0.core;
-        let _guard = Guard::take(core, letter.job, effect)?;
+        let asks = shared.calls.ask(letter.job, effect).ok_or_else(|| Refusal::CheckRunning(effect.clone()))?;
         let (record, asking) = self.question(letter, effect)?;
         let entry = shared.registry.effect(&effect.name).and_then(|e| e.prober.clone());
         let prober = entry.ok_or_else(|| Refusal::NotAChoice(format!("no probe is registered for {effect}")))?;
         let kind = shared.store.read(|v| v.record(letter.job))?.map(|job| job.kind);
         let at_most = kind.map_or(shared.plain.attempt_timeout, |kind| shared.rules_of(kind).attempt_timeout);
-        let probed = ask(shared, prober, record, at_most)?;
+        let core = &self.0.core;
+        let of = Of {
+            job: letter.job,
+            effect: effect.clone(),
+            who,
+            shown: letter.revision,
+            lines: letter.history.len(),
+            asking,
+        };
+        // Whoever asks next waits until this is written down; a probe that outlives the wait keeps that for itself.
+        let (probed, _asks) = ask(core, prober, record, of.clone(), asks, at_most)?;
         let text = review::in_words(&probed, asking.settled);
         let answer = match &probed {
             Probed::Found { reference, .. } => CheckAnswer::Happened(reference.clone()),
@@ -84,7 +95,7 @@ impl Jobs {
             Probed::NotThere => CheckAnswer::NotThereYet,
             Probed::CannotTell(text) => CheckAnswer::CannotTell(text.clone()),
         };
-        let at = record_answer(core, letter, effect, who, asking, probed)?.wait().unwrap_or(Err(Error::ShutDown))?;
+        let at = write_down(core, of, probed, false)?.wait().unwrap_or(Err(Error::ShutDown))?;
         Ok(Checked { answer, text, at: at.to_system(), letter: read_letter(shared, letter.job)? })
     }
     /// [`check_again`](Self::check_again), awaited: on a thread beside your runtime's.
@@ -123,84 +134,104 @@ impl Jobs {
     }
 }
 
-/// One question about an effect at a time, in this process, which owns the file.
-struct Guard(Arc<Core>, (JobId, EffectId));
+/// Which question: about what, on whose behalf, on which view.
+#[derive(Clone)]
+struct Of {
+    job: JobId,
+    effect: EffectId,
+    who: String,
+    shown: u32,
+    /// Lines of history that were shown.
+    lines: usize,
+    asking: Asking,
+}
 
-impl Guard {
-    fn take(core: &Arc<Core>, job: JobId, effect: &EffectId) -> Result<Self, Error> {
-        let what = (job, effect.clone());
-        if !core.checks.lock().insert(what.clone()) {
-            return Err(
-                Refusal::NotAChoice(format!("somebody is having the provider asked about {effect} right now")).into()
-            );
+/// Whoever runs the probe has the question, and hands it back with the answer.
+type Told = (Probed, Option<Question>);
+
+/// Asks beside the caller, who waits no longer than an attempt may: a provider that never answers holds up that person no longer, and
+/// nobody else but those who would ask the same.
+fn ask(
+    core: &Arc<Core>,
+    prober: Prober,
+    record: EffectRecord,
+    of: Of,
+    asks: Question,
+    at_most: Duration,
+) -> Result<Told, Error> {
+    let (tell, reply) = answer();
+    // A probe that never returns must not keep the file open.
+    let home = Arc::downgrade(core);
+    let said = move |probed: Probed| {
+        if let Some((probed, asks)) = tell.hand((probed, Some(asks))) {
+            too_late(&home, of, probed);
+            drop(asks);
         }
-        Ok(Self(core.clone(), what))
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.0.checks.lock().remove(&self.1);
-    }
-}
-
-/// Asks beside the caller, who waits no longer than an attempt may: a provider that never answers must not hold up the next question.
-fn ask(shared: &Shared, prober: Prober, record: EffectRecord, at_most: Duration) -> Result<Probed, Error> {
-    let reply = match prober {
-        Prober::Blocking(f) => idle::aside(move || Ok(f(&record.request, record.version, &record.key))),
+    };
+    let shared = &core.shared;
+    let over = match prober {
+        Prober::Blocking(f) => {
+            let thread = idle::aside(move || {
+                said(f(&record.request, record.version, &record.key));
+                Ok(())
+            });
+            match reply.wait_at_most(at_most) {
+                Waited::Told(told) => return Ok(told),
+                Waited::Over => true,
+                Waited::Gone => {
+                    thread.wait().unwrap_or(Ok(()))?;
+                    false
+                }
+            }
+        }
         Prober::Async(f) => {
             let future = match f(&record.request, record.version, &record.key) {
-                Begun::Answer(probed) => return Ok(probed),
+                Begun::Answer(probed) => return Ok((probed, None)),
                 Begun::Future(future) => future,
             };
-            let (tell, reply) = answer();
             let bridge =
                 shared.bridge.as_ref().ok_or_else(|| Error::NoRuntime(format!("the probe of {}", record.id)))?;
-            bridge.spawn(Box::pin(async move { tell.send(Ok(future.await)) }));
-            reply
+            let end = bridge.spawn_abortable(Box::pin(async move { said(future.await) }));
+            match reply.wait_at_most(at_most) {
+                Waited::Told(told) => return Ok(told),
+                Waited::Over => {
+                    end();
+                    true
+                }
+                Waited::Gone => false,
+            }
         }
     };
-    match reply.wait_at_most(at_most) {
-        Waited::Told(probed) => probed,
-        Waited::Gone => Ok(Probed::CannotTell("the probe was lost with its runtime".into())),
-        Waited::Over => Ok(Probed::CannotTell(format!("no answer within {at_most:?}"))),
+    let text =
+        if over { format!("no answer within {at_most:?}") } else { "the probe was lost with its runtime".into() };
+    Ok((Probed::CannotTell(text), None))
+}
+
+/// Nobody waits for the answer any more. The rules say what it is worth: a fact counts, anything else was overtaken.
+fn too_late(home: &Weak<Core>, of: Of, probed: Probed) {
+    // Without the queue there is nothing to write into; a retry or the next question will learn the same.
+    let Some(core) = home.upgrade() else { return };
+    let about = format!("{} of job {}", of.effect, of.job);
+    if let Err(e) = write_down(&core, of, probed, true) {
+        core.shared.report.warn(&format!("the provider's late answer about {about} could not be written down: {e}"));
     }
 }
 
-fn record_answer(
-    core: &Arc<Core>,
-    letter: &DeadLetter,
-    effect: &EffectId,
-    who: String,
-    asking: Asking,
-    probed: Probed,
-) -> Result<Reply<Result<Wall, Error>>, Error> {
+fn write_down(core: &Arc<Core>, of: Of, probed: Probed, late: bool) -> Result<Reply<Result<Wall, Error>>, Error> {
     let (tell, reply) = answer();
-    let op = CheckedOp {
-        core: core.clone(),
-        job: letter.job,
-        effect: effect.clone(),
-        who,
-        shown: letter.revision,
-        lines: letter.history.len(),
-        asking,
-        probed,
-        answer: tell,
-        done: None,
-    };
-    core.shared.submit(Lane::Outcome, Box::new(op))?;
+    core.shared.submit(
+        Lane::Outcome,
+        Box::new(CheckedOp { core: core.clone(), of, late, probed, answer: tell, done: None }),
+    )?;
     Ok(reply)
 }
 
 /// The answer on its way into the store.
 struct CheckedOp {
     core: Arc<Core>,
-    job: JobId,
-    effect: EffectId,
-    who: String,
-    shown: u32,
-    lines: usize,
-    asking: Asking,
+    of: Of,
+    /// Nobody waits for it any more.
+    late: bool,
     probed: Probed,
     answer: Answer<Result<Wall, Error>>,
     done: Option<Result<(Vec<Changed>, Wall), Error>>,
@@ -209,12 +240,13 @@ struct CheckedOp {
 impl CheckedOp {
     fn record(&self, tx: &mut Write<'_>) -> Result<(Vec<Changed>, Wall), Error> {
         let shared = &self.core.shared;
-        let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
-        let (letter, effects) = (tx.letter(self.job)?, tx.effects(self.job)?);
+        let of = &self.of;
+        let job = tx.record(of.job)?.ok_or(Error::NotFound(of.job))?;
+        let (letter, effects) = (tx.letter(of.job)?, tx.effects(of.job)?);
         let now = shared.now();
-        let calls = |r: &EffectRecord| shared.call_facts(self.job, r, now);
+        let calls = |r: &EffectRecord| shared.call_facts(of.job, r, now);
         let env = Env { now, draw: shared.draw(), calls: &calls };
-        let check = Check { effect: &self.effect, who: &self.who, shown: self.shown, asking: self.asking };
+        let check = Check { effect: &of.effect, who: &of.who, shown: of.shown, asking: of.asking };
         let rules = shared.rules_of(job.kind);
         let mut probed = self.probed.clone();
         if let Probed::Found { undo, .. } = &mut probed {
@@ -222,7 +254,7 @@ impl CheckedOp {
         }
         let change = match review::checked(&job, letter.as_ref(), &effects, &check, probed, rules, &env) {
             Ok(change) => change,
-            Err(refusal) => return Err(with_news(refusal, &tx.journal(self.job)?, self.lines).into()),
+            Err(refusal) => return Err(with_news(refusal, &tx.journal(of.job)?, of.lines).into()),
         };
         // By its policy a job that is answered by this may be undone.
         let changed = named(tx, shared, change)?;
@@ -240,12 +272,22 @@ impl Op for CheckedOp {
             (Ok(()), Some(Ok((changes, at)))) => {
                 let own = changes.first().map_or(&[][..], |c| c.change.effects());
                 for e in own.iter().filter(|e| !e.state.is_unresolved()) {
-                    self.core.shared.calls.forget(self.job, &e.id);
+                    self.core.shared.calls.forget(self.of.job, &e.id);
                 }
                 self.core.shared.report.changed(&changes);
                 self.answer.send(Ok(at));
             }
-            (Ok(()), Some(Err(e))) => self.answer.send(Err(e)),
+            (Ok(()), Some(Err(e))) => {
+                if self.late {
+                    let (effect, job) = (&self.of.effect, self.of.job);
+                    let said = review::in_words(&self.probed, self.of.asking.settled);
+                    let text = format!(
+                        "the provider's answer about {effect} of job {job} came too late and changes nothing: {said} ({e})"
+                    );
+                    self.core.shared.report.warn(&text);
+                }
+                self.answer.send(Err(e));
+            }
             (Ok(()), None) => {}
             (Err(e), _) => self.answer.send(Err(store_error(e))),
         }

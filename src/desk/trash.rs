@@ -9,12 +9,11 @@ use crate::handler::job::title;
 use crate::handler::reply::{Answer, Reply, answer};
 use crate::handler::shared::{Changed, keep, store_error};
 use crate::jobs::Jobs;
-use crate::model::effect::EffectRecord;
 use crate::model::id::JobId;
 use crate::model::job::{End, JobRow, JobState};
 use crate::model::letter::{Act, Entry, Signed};
 use crate::model::time::Wall;
-use crate::rules::{Env, Refusal, review};
+use crate::rules::{Refusal, review};
 use crate::store::{Lane, Op, StoreError, View, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -36,21 +35,21 @@ pub struct Trashed {
     pub title: String,
     /// When it was discarded.
     pub at: SystemTime,
-    /// When its rows may go.
-    pub until: SystemTime,
+    /// When its rows may go; `None`: it is kept for ever.
+    pub until: Option<SystemTime>,
 }
 
-/// Something that a person did: who, what, why, when.
+/// Something that a person did about a job or a message of the outbox: who, what, why, when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acted {
     /// Its place in the list: ask for those after it.
     pub number: u64,
-    /// About which job.
-    pub job: JobId,
-    /// Its kind as stored.
+    /// About which job; `None` for a message of the outbox.
+    pub job: Option<JobId>,
+    /// Its kind as stored; of a message its topic.
     pub kind: String,
-    /// Its key.
+    /// Its key; of a message its ordering key.
     pub key: String,
     /// Who.
     pub who: String,
@@ -69,9 +68,11 @@ impl Acted {
     }
     fn of(number: u64, act: Act) -> Option<Self> {
         let (who, why, at) = match &act.entry {
-            Entry::Decision { signed, .. } | Entry::Proposed { signed, .. } | Entry::Restored { signed } => {
-                (signed.who.clone(), signed.why.clone(), signed.at)
-            }
+            Entry::Decision { signed, .. }
+            | Entry::Proposed { signed, .. }
+            | Entry::ProposalDropped { signed, .. }
+            | Entry::Message { signed, .. }
+            | Entry::Restored { signed } => (signed.who.clone(), signed.why.clone(), signed.at),
             Entry::Checked { who, at, .. } => (who.clone(), String::new(), *at),
             Entry::Attempt { .. }
             | Entry::GivenBack { .. }
@@ -81,15 +82,17 @@ impl Acted {
             | Entry::Forgotten { .. }
             | Entry::UndoEnqueued { .. }
             | Entry::Undoes { .. }
-            | Entry::Compensated { .. } => return None,
+            | Entry::Compensated { .. }
+            | Entry::Asked { .. } => return None,
         };
         let Act { job, kind, key, entry } = act;
+        let job = (!matches!(entry, Entry::Message { .. })).then_some(job);
         Some(Self { number, job, kind, key, who, why, at: at.to_system(), entry })
     }
 }
 
 impl Jobs {
-    /// Discarded jobs that can still be brought back, those that go first first.
+    /// Discarded jobs that can still be brought back, those that go first first, and those that are kept for ever last.
     ///
     /// # Errors
     /// A store that cannot read.
@@ -124,7 +127,7 @@ impl Jobs {
                     kind,
                     key: row.key.to_string(),
                     at: at.to_system(),
-                    until: until.to_system(),
+                    until: (until < Wall::NEVER).then(|| until.to_system()),
                 }
             }));
             match page.last() {
@@ -133,7 +136,8 @@ impl Jobs {
             }
         }
     }
-    /// Brings a discarded job back: it is a dead letter again, with whatever still has to be asked. Nothing runs by that.
+    /// Brings a discarded job back: its letter asks again what it asked before, as far as nothing has answered that meanwhile, and says
+    /// who brought it back ([`DeadLetter::restored`](crate::DeadLetter::restored)). Nothing runs, and nothing is undone, by that.
     ///
     /// # Errors
     /// Refused if it is not in the trash, or if its intent was run again meanwhile; [`Error::NotFound`] if its rows are pruned.
@@ -157,8 +161,8 @@ impl Jobs {
         shared.submit(Lane::Outcome, Box::new(op))?;
         Ok(reply)
     }
-    /// What people did, across all jobs, oldest first: those after `after` (an [`Acted::number`]), at most `at_most`. It outlives
-    /// the rows of the jobs.
+    /// What people did, across all jobs and messages of the outbox, oldest first: those after `after` (an [`Acted::number`]), at most `at_most`. It outlives
+    /// the rows of the jobs, and the messages.
     ///
     /// # Errors
     /// A store that cannot read.
@@ -203,14 +207,8 @@ impl RestoreOp {
             )
             .into());
         }
-        let history = tx.journal(self.job)?;
-        let error =
-            history.iter().rev().find_map(Entry::failed_attempt).map_or_else(String::new, |(_, text)| text.to_owned());
-        let effects = tx.effects(self.job)?;
-        let now = shared.now();
-        let calls = |r: &EffectRecord| shared.call_facts(self.job, r, now);
-        let env = Env { now, draw: 0, calls: &calls };
-        let change = review::restore(&job, &effects, error, &self.signed, shared.rules_of(job.kind), &env)?;
+        let (effects, history) = (tx.effects(self.job)?, tx.journal(self.job)?);
+        let change = review::restore(&job, &effects, &history, &self.signed, shared.rules_of(job.kind))?;
         tx.put(&change)?;
         Ok(named(tx, shared, change)?)
     }

@@ -54,8 +54,6 @@ pub(crate) struct Core {
     pub(crate) stuck: AtomicUsize,
     /// Who delivers the outbox.
     pub(crate) relays: Arc<super::relays::Relays>,
-    /// Questions to providers that people had asked, under way.
-    pub(crate) checks: Mutex<HashSet<(JobId, crate::model::id::EffectId)>>,
     /// What somebody wants to be told about, if anybody does.
     pub(crate) alarms: Option<Arc<super::alerts::Alarms>>,
 }
@@ -220,7 +218,13 @@ pub(crate) fn end_of(attempt: &Attempt, returned: crate::handler::fail::Outcome,
                 (Some(stop), _) => AttemptEnd::Stopped(stop.clone()),
                 (None, Some(wait)) => AttemptEnd::NotYet(fail.text(limit), wait),
                 (None, None) if stopping && attempt.cancelled() => AttemptEnd::Interrupted,
-                (None, None) => AttemptEnd::Failed(fail.failure(limit)),
+                (None, None) => {
+                    if let Some(misused) = fail.misused() {
+                        let (kind, job) = (&attempt.stored_kind, attempt.id());
+                        attempt.shared.report.warn(&format!("the handler of job {job} ({kind}) ended with {misused}"));
+                    }
+                    AttemptEnd::Failed(fail.failure(limit))
+                }
             }
         }
     }

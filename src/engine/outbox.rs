@@ -8,7 +8,7 @@ use crate::handler::reply::Answer;
 use crate::handler::shared::{keep, store_error};
 use crate::model::attempt::Class;
 use crate::model::id::JobId;
-use crate::model::letter::{Signed, Why};
+use crate::model::letter::{Act as Acted, Entry, Signed, Why};
 use crate::model::outbox::{Act, Delivery, Ending, Message, News, Remembered, Standing, Topic, TopicNews};
 use crate::model::time::Wall;
 use crate::rules::Refusal;
@@ -230,9 +230,9 @@ impl Op for SuspectOp {
 /// What a person wants done about a message.
 #[derive(Clone, Debug)]
 pub(crate) enum Wish {
-    /// Sends a delivered one again.
-    Resend,
-    /// Puts a stuck one on its way, signed: who, why.
+    /// Sends a delivered one again, signed: who, why.
+    Resend(String, String),
+    /// Puts a stuck one on its way, signed.
     Retry(String, String),
     /// Throws a stuck one away, signed.
     Discard(String, String),
@@ -268,20 +268,15 @@ impl WishOp {
             other => other?,
         };
         let policy = self.core.relays.policy(topic).cloned().unwrap_or_default();
-        let sign = |memory: &mut Option<Remembered>, act, who: &str, why: &str| {
-            if let Some(memory) = memory {
-                outbox::sign(&mut memory.acts, act, Signed { who: who.to_owned(), why: why.to_owned(), at: now });
-            }
-        };
-        let news = match (&self.wish, delivery) {
-            (Wish::Resend, None) => {
+        let (news, act, who, why) = match (&self.wish, delivery) {
+            (Wish::Resend(who, why), None) => {
                 let Some(memory) = &mut memory else { return Err(unknown(topic, id)) };
                 let kept = tx.message(topic, number)?.is_some();
                 tx.put_delivery(topic, &key, number, &outbox::resend(memory, kept, now)?)?;
                 memory.ended = None;
-                News::Resent
+                (News::Resent, Act::Resent, who, why)
             }
-            (Wish::Resend, Some(_)) => {
+            (Wish::Resend(..), Some(_)) => {
                 return Err(Refusal::NotAChoice(
                     "only a delivered message can be sent again, and this one is not delivered, or is being sent again already"
                         .to_owned(),
@@ -298,8 +293,7 @@ impl WishOp {
             }
             (Wish::Retry(who, why), Some(delivery)) => {
                 tx.put_delivery(topic, &key, number, &outbox::retry(&delivery, now)?)?;
-                sign(&mut memory, Act::Retried, who, why);
-                News::Retried
+                (News::Retried, Act::Retried, who, why)
             }
             (Wish::Discard(who, why), Some(delivery)) => {
                 let ended = outbox::discard(&delivery, &policy, now)?;
@@ -307,13 +301,18 @@ impl WishOp {
                     memory.ended = Some(ended);
                 }
                 tx.remove_delivery(topic, &key, number)?;
-                sign(&mut memory, Act::Discarded, who, why);
-                News::Discarded
+                (News::Discarded, Act::Discarded, who, why)
             }
         };
-        if let (Some(id), Some(memory)) = (&id, &memory) {
+        let signed = Signed { who: who.clone(), why: why.clone(), at: now };
+        if let (Some(id), Some(memory)) = (&id, &mut memory) {
+            outbox::sign(&mut memory.acts, act, signed.clone());
             tx.put_remembered(topic, id, memory)?;
         }
+        // Kept with the message for whoever looks at that, and listed for whoever asks what people did.
+        let id = id.unwrap_or_default();
+        let entry = Entry::Message { topic: topic.to_owned(), number, id, act, signed };
+        tx.list_act(&Acted { job: JobId(0), kind: topic.to_owned(), key, entry })?;
         Ok(news)
     }
     fn meant(&self, tx: &Write<'_>) -> Result<Meant, Error> {

@@ -40,7 +40,7 @@ impl Reporter {
     ) -> Self {
         Self { timer, clock, waiters: Mutex::new(HashMap::new()), next: AtomicU64::new(0), relays, observer, alarms }
     }
-    /// Has `f` called when the job settles. Register first, then look: what settles in between is not missed.
+    /// Has `f` called when the job settles, or begins to be undone. Register first, then look: what settles in between is not missed.
     pub(crate) fn wait(&self, job: JobId, f: Waiter) -> u64 {
         let n = self.next.fetch_add(1, Ordering::Relaxed);
         self.waiters.lock().entry(job).or_default().push((n, f));
@@ -106,7 +106,8 @@ impl Report for Reporter {
                 if to.is_over() {
                     self.timer.maintain();
                 }
-                if to.is_settled() {
+                // Whoever waits for a job that is undone has more to watch from here on.
+                if to.is_settled() || *to == State::Compensating {
                     self.settled(*job, *to);
                 }
             }

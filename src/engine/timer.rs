@@ -448,7 +448,7 @@ impl Timer {
         // Before the look: a job that ends after it must be told.
         self.core.timer.maintains(false);
         // The next look, if there is anything to prune at all: an empty queue has no reason to wake.
-        let next = self.core.shared.store.read(|v| v.prunable(Wall(u64::MAX), 1)).unwrap_or_default();
+        let next = self.core.shared.store.read(|v| v.prunable(Wall::NEVER, 1)).unwrap_or_default();
         let tomb = self.core.shared.store.read(|v| v.tombs(Wall(u64::MAX), 1)).unwrap_or_default();
         let fade = self.core.shared.store.read(|v| v.fading(Wall(u64::MAX), 1)).unwrap_or_default();
         let due = [next.first().map(|(d, _)| *d), tomb.first().map(|(d, _, _)| *d), fade.first().map(|(d, _, _)| *d)];

@@ -1,11 +1,11 @@
-//! Calls that are inside a performer right now, for the whole process: a request that may still be sent must not be taken for
-//! "not there", also when the queue was closed and opened again in the same process.
+//! Calls that are inside a performer right now, and questions that people had asked, for the whole process: a request that may still
+//! be sent must not be taken for "not there", also when the queue was closed and opened again in the same process.
 
 use crate::model::id::{CallNo, EffectId, JobId};
 use crate::model::time::Mono;
 use crate::rules::CallFacts;
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 type Key = ([u8; 16], JobId, EffectId);
@@ -17,6 +17,18 @@ struct State {
 }
 
 static CALLS: LazyLock<Mutex<HashMap<Key, State>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
+
+static ASKED: LazyLock<Mutex<HashSet<Key>>> = LazyLock::new(|| Mutex::new(HashSet::new()));
+
+/// One question to a provider that a person had asked; it is over when this is dropped, wherever that is. Whoever runs the probe has
+/// it, not whoever waits for the answer: a probe that outlives the wait still asks.
+pub(crate) struct Question(Key);
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        ASKED.lock().remove(&self.0);
+    }
+}
 
 /// One call inside its performer; its end is noted when this is dropped, however that comes about.
 pub(crate) struct Inside {
@@ -90,6 +102,15 @@ impl Calls {
     /// Whether a call is inside its performer.
     pub(crate) fn running(&self, job: JobId, effect: &EffectId) -> bool {
         CALLS.lock().get(&self.key(job, effect)).is_some_and(|s| !s.running.is_empty())
+    }
+    /// A person has the provider asked; `None` while an earlier question about the effect is under way.
+    pub(crate) fn ask(&self, job: JobId, effect: &EffectId) -> Option<Question> {
+        let key = self.key(job, effect);
+        ASKED.lock().insert(key.clone()).then(|| Question(key))
+    }
+    /// Whether a question about the effect is under way.
+    pub(crate) fn asked(&self, job: JobId, effect: &EffectId) -> bool {
+        ASKED.lock().contains(&self.key(job, effect))
     }
     /// What is known about the calls of an effect. Without a memory of this process the earlier call ended with its process, so
     /// the quiet time starts when the file was opened: it errs on the long side.

@@ -1,7 +1,7 @@
 //! Failures, as app code says them. Two questions, kept apart: did it happen, and when to come back.
 //!
 //! Inside a performer only [`Fail::refused`] and [`Fail::not_sent`] say "it did not happen"; everything else is unknown.
-//! Elsewhere an unclassified error is transient.
+//! Elsewhere an unclassified error is transient, and these two are a mistake that is said loudly: nobody there knows of a call.
 
 use crate::model::attempt::{Class, Failure, Stop};
 use std::error::Error as StdError;
@@ -57,11 +57,13 @@ impl Fail {
     pub fn permanent(e: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(e).with(|i| i.class = Some(Class::Permanent))
     }
-    /// The provider said no: it did not happen. Only for performers.
+    /// The provider said no: it did not happen. Only for performers: a handler that makes a call of its own has no ledger line that
+    /// this could be about. There it counts as transient, like everything that is not classified, and the attempt's line, the history
+    /// and a warning say so; use [`permanent`](Self::permanent) to give up.
     pub fn refused(e: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(e).with(|i| i.happened = Happened::Refused)
     }
-    /// The request never left (no connection, no name): it did not happen. Only for performers.
+    /// The request never left (no connection, no name): it did not happen. Only for performers, as [`refused`](Self::refused).
     pub fn not_sent(e: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         Self::new(e).with(|i| i.happened = Happened::NotSent)
     }
@@ -102,6 +104,26 @@ impl Fail {
     pub(crate) fn happened(&self) -> Happened {
         self.0.happened
     }
+    /// What it said of a call is recorded: whoever gets it from here on passes on a failure, and says nothing of a call.
+    pub(crate) fn recorded(self) -> Self {
+        self.with(|i| i.happened = Happened::NotSaid)
+    }
+    /// What is wrong with it as the end of an attempt: it says of a call what only a performer can say.
+    pub(crate) fn misused(&self) -> Option<String> {
+        let name = match self.0.happened {
+            Happened::NotSaid => return None,
+            Happened::Refused => "refused",
+            Happened::NotSent => "not_sent",
+        };
+        let counts = match self.0.class {
+            Some(Class::Permanent) => "permanent",
+            Some(Class::Transient | Class::Unknown) | None => "transient, and is tried again",
+        };
+        Some(format!(
+            "Fail::{name} outside a performer: it says what became of a call, and here is none; it counts as {counts}; make the call an \
+             effect (cx.effect), or say Fail::permanent or Fail::transient"
+        ))
+    }
     pub(crate) fn stopped(&self) -> Option<&Stop> {
         self.0.stop.as_ref()
     }
@@ -135,11 +157,11 @@ impl Fail {
         Failure { class, text: self.text(limit), retry_after: self.0.retry_after.or(self.0.not_yet) }
     }
     pub(crate) fn failure(&self, limit: usize) -> Failure {
-        Failure {
-            class: self.0.class.unwrap_or(Class::Transient),
-            text: self.text(limit),
-            retry_after: self.0.retry_after,
-        }
+        let text = match self.misused() {
+            Some(misused) => cut(format!("{} [{misused}]", self.text(limit)), limit),
+            None => self.text(limit),
+        };
+        Failure { class: self.0.class.unwrap_or(Class::Transient), text, retry_after: self.0.retry_after }
     }
 }
 

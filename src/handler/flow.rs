@@ -155,7 +155,7 @@ impl Flow {
         }
         match record.state {
             EffectState::Confirmed => Ok(result_of(&record)),
-            EffectState::Refused(_) => Err(fail.unwrap_or_else(|| {
+            EffectState::Refused(_) => Err(fail.map(Fail::recorded).unwrap_or_else(|| {
                 Fail::transient(record.error.clone().unwrap_or_else(|| format!("{id} did not happen")))
             })),
             EffectState::Intended | EffectState::Unknown | EffectState::Undone => {

@@ -33,25 +33,32 @@ pub(crate) fn answer<T>() -> (Answer<T>, Reply<T>) {
 impl<T> Answer<T> {
     /// Gives the answer; a second one is ignored (a caller that was told "unknown" keeps that).
     pub(crate) fn send(&self, value: T) {
-        self.fill(Slot::Full(value));
+        let _ = self.hand(value);
     }
-    fn fill(&self, with: Slot<T>) {
-        let mut slot = self.0.slot.lock();
-        if let Slot::Empty(waker) = &mut *slot {
-            let waker = waker.take();
-            *slot = with;
-            drop(slot);
-            self.0.filled.notify_one();
-            if let Some(w) = waker {
-                w.wake();
-            }
+    /// The same; gives it back if nobody takes it: the wait was over, or there was an answer before.
+    pub(crate) fn hand(&self, value: T) -> Option<T> {
+        match self.fill(Slot::Full(value)) {
+            Some(Slot::Full(value)) => Some(value),
+            Some(Slot::Empty(_) | Slot::Gone) | None => None,
         }
+    }
+    fn fill(&self, with: Slot<T>) -> Option<Slot<T>> {
+        let mut slot = self.0.slot.lock();
+        let Slot::Empty(waker) = &mut *slot else { return Some(with) };
+        let waker = waker.take();
+        *slot = with;
+        drop(slot);
+        self.0.filled.notify_one();
+        if let Some(w) = waker {
+            w.wake();
+        }
+        None
     }
 }
 
 impl<T> Drop for Answer<T> {
     fn drop(&mut self) {
-        self.fill(Slot::Gone);
+        let _ = self.fill(Slot::Gone);
     }
 }
 

@@ -121,9 +121,9 @@ impl Verdict {
             Self::Undo => "undo what it did".to_owned(),
         }
     }
-    /// The same decision, whatever result was rebuilt for it.
-    pub fn same(&self, other: &Self) -> bool {
-        let bare = |v: &Self| match v {
+    /// As it was said: without the result that was rebuilt for it.
+    pub fn bare(&self) -> Self {
+        match self {
             Self::Happened { effect, reference, .. } => {
                 Self::Happened { effect: effect.clone(), reference: reference.clone(), result: None, undo: None }
             }
@@ -132,9 +132,19 @@ impl Verdict {
             | Self::HandledOutside
             | Self::Discard
             | Self::Undo
-            | Self::ReplayFrom { .. } => v.clone(),
-        };
-        bare(self) == bare(other)
+            | Self::ReplayFrom { .. } => self.clone(),
+        }
+    }
+    /// The same decision, whatever result was rebuilt for it.
+    pub fn same(&self, other: &Self) -> bool {
+        self.bare() == other.bare()
+    }
+    /// The same decision as `first`, which may know a reference that this one leaves out.
+    pub fn agrees_with(&self, first: &Self) -> bool {
+        if let (Self::Happened { effect, reference: None, .. }, Self::Happened { effect: of, .. }) = (self, first) {
+            return effect == of;
+        }
+        self.same(first)
     }
 }
 
@@ -299,6 +309,39 @@ pub enum Entry {
         /// When.
         at: Wall,
     },
+    /// What one person proposed was taken back, by that person or another one.
+    ProposalDropped {
+        /// What was proposed.
+        verdict: Verdict,
+        /// By whom.
+        proposer: String,
+        /// Who took it back, and why.
+        signed: Signed,
+    },
+    /// What the letter of a discarded job asked: out of the trash it asks that again.
+    Asked {
+        /// Why it existed.
+        why: Why,
+        /// The failure's class.
+        class: Class,
+        /// What went wrong last, cut.
+        error: String,
+        /// What a person was asked.
+        questions: Vec<Question>,
+    },
+    /// What a person did about a message of the outbox; of no job.
+    Message {
+        /// Of which topic.
+        topic: String,
+        /// Its number there.
+        number: u64,
+        /// Its id; empty if it cannot be read.
+        id: String,
+        /// What was done.
+        act: super::acted::Act,
+        /// Who and why.
+        signed: Signed,
+    },
 }
 
 impl Entry {
@@ -332,6 +375,16 @@ impl Entry {
                 let left: Vec<String> = left.iter().map(ToString::to_string).collect();
                 format!("what could be undone was undone; this stays: {}", left.join(", "))
             }
+            Self::ProposalDropped { verdict, proposer, signed } => {
+                format!("{} took back what {proposer} proposed: {} ({})", signed.who, verdict.says(), signed.why)
+            }
+            Self::Message { topic, number, id, act, signed } => {
+                let id = if id.is_empty() { "which cannot be read".to_owned() } else { format!("{id:?}") };
+                format!("{} had message {number} of {topic} ({id}) {} ({})", signed.who, act.says(), signed.why)
+            }
+            Self::Asked { why, error, .. } => {
+                format!("its letter stands in the trash with it: {} ({error})", why.says())
+            }
         }
     }
     /// An attempt that failed: its number and what it said.
@@ -349,13 +402,21 @@ impl Entry {
             | Self::Proposed { .. }
             | Self::UndoEnqueued { .. }
             | Self::Undoes { .. }
-            | Self::Compensated { .. } => None,
+            | Self::Compensated { .. }
+            | Self::ProposalDropped { .. }
+            | Self::Message { .. }
+            | Self::Asked { .. } => None,
         }
     }
     /// What people did: kept beyond the job's rows.
     pub fn is_of_a_person(&self) -> bool {
         match self {
-            Self::Decision { .. } | Self::Checked { .. } | Self::Restored { .. } | Self::Proposed { .. } => true,
+            Self::Decision { .. }
+            | Self::Checked { .. }
+            | Self::Restored { .. }
+            | Self::Proposed { .. }
+            | Self::ProposalDropped { .. }
+            | Self::Message { .. } => true,
             Self::Attempt { .. }
             | Self::GivenBack { .. }
             | Self::Intended { .. }
@@ -364,7 +425,8 @@ impl Entry {
             | Self::Forgotten { .. }
             | Self::UndoEnqueued { .. }
             | Self::Undoes { .. }
-            | Self::Compensated { .. } => false,
+            | Self::Compensated { .. }
+            | Self::Asked { .. } => false,
         }
     }
 }
@@ -372,11 +434,11 @@ impl Entry {
 /// What a person did, as it is kept beyond the job's own rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Act {
-    /// About which job.
+    /// About which job; number 0 for a message of the outbox.
     pub job: JobId,
-    /// Its kind as stored.
+    /// Its kind as stored; of a message its topic.
     pub kind: String,
-    /// Its key.
+    /// Its key; of a message its ordering key.
     pub key: String,
     /// What was done, by whom, why and when.
     pub entry: Entry,

@@ -3,6 +3,7 @@
 //! Nothing here does I/O, reads a clock or draws a number. Ids are parsed once and compared afterwards; state variants own
 //! their data. Every floor above speaks with these words.
 
+pub mod acted;
 pub mod attempt;
 pub mod effect;
 pub mod fact;

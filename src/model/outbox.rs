@@ -1,6 +1,7 @@
 //! A message that a committed job owes the world. Its id is the sender's and stays for ever: a repeated publication carries the
 //! same one, and whoever receives it twice can tell.
 
+pub use super::acted::Act;
 use super::attempt::Class;
 use super::letter::{Signed, Why};
 use super::policy::{Backoff, Keep};
@@ -231,15 +232,6 @@ pub struct Ended {
     pub row_until: Option<Wall>,
     /// Its id may be forgotten (`None`: it is remembered for ever).
     pub forget: Option<Wall>,
-}
-
-/// What a person did about a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Act {
-    /// Put on its way again, after it was stuck.
-    Retried,
-    /// Thrown away.
-    Discarded,
 }
 
 /// The memory of an id within a topic: outlives the message.

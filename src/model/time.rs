@@ -22,6 +22,9 @@ pub struct Now {
 }
 
 impl Wall {
+    /// An instant that does not come: what is kept for ever stands there in a list that is sorted by time. In whole seconds.
+    pub const NEVER: Self = Self(u64::MAX / 1_000 * 1_000);
+
     /// This instant plus `d`, saturating.
     pub fn after(self, d: Duration) -> Self {
         Self(self.0.saturating_add(millis(d)))

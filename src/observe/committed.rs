@@ -117,7 +117,10 @@ impl Committed<'_> {
             | Entry::Proposed { .. }
             | Entry::UndoEnqueued { .. }
             | Entry::Undoes { .. }
-            | Entry::Compensated { .. } => None,
+            | Entry::Compensated { .. }
+            | Entry::ProposalDropped { .. }
+            | Entry::Message { .. }
+            | Entry::Asked { .. } => None,
         });
         // The rules say "given back" of a continuing claim too: it was accounted for when it began, and has no reason of its own.
         let said = self.facts.iter().any(|fact| matches!(fact, Fact::Attempt { given_back: true, .. }));

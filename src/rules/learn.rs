@@ -100,7 +100,8 @@ fn update(change: &mut Change, letter: &LetterRecord, news: &EffectRecord, scene
     go_on_or_ask(change, letter, answered, scene.effects, scene.rules, &running, scene.at());
 }
 
-fn answers(news: &EffectRecord, question: &Question) -> bool {
+/// Whether what is known of an effect takes a question about it away.
+pub(super) fn answers(news: &EffectRecord, question: &Question) -> bool {
     let about = |effect: &EffectId| *effect == news.id;
     match question {
         Question::DidItHappen { effect } => about(effect) && !news.state.is_unresolved(),

@@ -29,7 +29,8 @@ pub enum Choice {
     Undo,
 }
 
-/// The valid choices: exactly what [`decide`] accepts while no call is running.
+/// The valid choices: exactly what [`decide`] accepts while no call is running. Where only a lost result is asked for, "it happened"
+/// is accepted with whatever the result can be rebuilt from.
 pub fn choices(letter: &LetterRecord, effects: &[EffectRecord]) -> Vec<Choice> {
     let asked = letter.questions.iter().filter_map(Question::effect);
     let open = effects.iter().filter(|e| e.state.is_unresolved()).map(|e| &e.id);
@@ -90,6 +91,9 @@ pub fn decide(
                 return Err(Refusal::NotAChoice(format!("nobody doubts what became of {effect}")));
             }
             let lost = asks(letter, effect, |q| matches!(q, Question::ResultLost { .. }));
+            if lost && says_nothing_new(letter, record, reference.as_deref(), result.is_some()) {
+                return Err(Refusal::NeedsReference { effect: effect.clone(), known: record.reference.clone() });
+            }
             let (mut record, left) = it_happened(record, lost, reference, result, without(letter, effect));
             if undo.is_some() && record.state == EffectState::Confirmed {
                 // What was stored before the call knew no reference.
@@ -155,7 +159,12 @@ pub fn decide(
             change.move_to(JobState::Ready { ticket: NEXT_TICKET });
         }
         Verdict::HandledOutside => finish(&mut change, effects, End::HandledOutside, rules, signed)?,
-        Verdict::Discard => finish(&mut change, effects, End::Discarded, rules, signed)?,
+        Verdict::Discard => {
+            // Out of the trash the same is asked again.
+            let LetterRecord { why, class, error, questions, .. } = letter.clone();
+            change.note(Entry::Asked { why, class, error, questions });
+            finish(&mut change, effects, End::Discarded, rules, signed)?;
+        }
         Verdict::ReplayFrom { .. } => {
             return Err(Refusal::NotAChoice("what is remembered has to be known for that: review::replay_from".into()));
         }
@@ -196,6 +205,13 @@ fn may_not_have_happened(letter: &LetterRecord, record: &EffectRecord) -> bool {
         EffectState::Refused(_) => may_have_happened(letter, record),
         EffectState::Undone => false,
     }
+}
+
+/// "It happened" where only its result is asked for, and it does not bring that: the same would be asked again, on a new view.
+fn says_nothing_new(letter: &LetterRecord, record: &EffectRecord, reference: Option<&str>, rebuilt: bool) -> bool {
+    let only_that = !asks(letter, &record.id, |q| !matches!(q, Question::ResultLost { .. }));
+    let known = reference.is_none() || reference == record.reference.as_deref();
+    !rebuilt && only_that && known && record.state == EffectState::Confirmed && !record.conflict
 }
 
 fn it_happened(

@@ -24,7 +24,7 @@ mod recover;
 pub mod retry;
 pub mod review;
 #[cfg(test)]
-mod states;
+pub(crate) mod states;
 pub mod undo;
 
 use crate::model::effect::{EffectRecord, UndoJob};
@@ -109,7 +109,8 @@ impl Change {
     pub fn letter(&self) -> &LetterMove {
         &self.letter
     }
-    /// When the rows of a job that ends with this change may be pruned; `None`: it does not end here, or is kept for ever.
+    /// When the rows of a job that ends with this change may be pruned; `None`: it does not end here, or is kept for ever; one in the
+    /// trash that is kept for ever has [`Wall::NEVER`].
     pub fn prune(&self) -> Option<Wall> {
         self.prune
     }
@@ -201,11 +202,34 @@ pub enum Refusal {
     #[error("not a valid choice here: {0}")]
     NotAChoice(String),
     /// Two people have to decide this, and the first one cannot be the second.
-    #[error("{0} has decided this already: a second person has to agree")]
+    #[error(
+        "{0} proposed this already, and the same person cannot agree to it: have another person look at the letter and agree \
+         (Decision::agree), or take the proposal back (Decision::drop_proposal)"
+    )]
     SecondPerson(String),
+    /// There is nothing to agree to, or to take back.
+    #[error("nobody has proposed anything about this letter: look at it again, and decide it (Jobs::decide)")]
+    NoProposal,
+    /// The result of an effect is asked for, and this answer does not bring it: nothing was changed.
+    #[error(
+        "the result of {effect} is asked for, and it cannot be rebuilt {}: say that it happened with its reference at the provider \
+         (with_reference), or end the job: handled outside, discard, or undo", from(.known)
+    )]
+    NeedsReference {
+        /// Which effect.
+        effect: EffectId,
+        /// The reference that is known, and does not help.
+        known: Option<String>,
+    },
     /// Calls are still running.
     #[error("a call of {0} is still running: wait for its end")]
     CallRunning(EffectId),
+    /// The provider is being asked about it.
+    #[error(
+        "the provider is still being asked about {0}, and an earlier question that got no answer in time counts: wait for that, or \
+         look it up yourself and decide; a probe that never returns ends with its process"
+    )]
+    CheckRunning(EffectId),
     /// Effects without an answer forbid ending as success.
     #[error("the job cannot end as success before these are answered: {}", list(.0))]
     Gate(Vec<EffectId>),
@@ -224,6 +248,14 @@ fn instead(state: &State) -> &'static str {
         | State::HandledOutside
         | State::Compensated
         | State::Remembered => ": it is over",
+    }
+}
+
+/// What a result cannot be rebuilt from.
+fn from(known: &Option<String>) -> String {
+    match known {
+        None => "without a reference".to_owned(),
+        Some(known) => format!("from the reference {known}"),
     }
 }
 

@@ -225,6 +225,8 @@ pub(super) fn end_job(change: &mut Change, how: End, rules: &KindRules, at: Wall
         End::HandledOutside | End::Discarded | End::Cancelled | End::Compensated => rules.keep_discarded,
     };
     change.prune = match keep {
+        // It can be brought back for ever, and is listed for that.
+        Keep::Forever if how == End::Discarded => Some(Wall::NEVER),
         Keep::Forever => None,
         Keep::For(d) => Some(at.after(d)),
     };

@@ -4,9 +4,10 @@
 //! Keeps the promise that "it happened" counts from wherever it is learned, that "not there" only informs the person who decides,
 //! and that no effect record is ever forgotten. Called by the desk's operations.
 
-use super::effect::{Asking, probed};
+use super::effect::{Asking, gate, probed};
+use super::learn::answers;
 use super::letter::decide;
-use super::moves::{Scene, bury, put_letter};
+use super::moves::put_letter;
 use super::{CallFacts, Change, Env, LetterMove, Refusal, lifecycle};
 use crate::model::attempt::Class;
 use crate::model::effect::{EffectRecord, EffectState, Probed, Stored};
@@ -14,7 +15,7 @@ use crate::model::id::{EffectId, Lease, Token};
 use crate::model::job::{End, JobRecord, JobState, Memo, State};
 use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why, person};
 use crate::model::policy::KindRules;
-use crate::model::time::millis;
+use crate::model::time::{Wall, millis};
 use std::time::Duration;
 
 /// For an effect without a probe in its rule: "not there" means something only this long after its last call.
@@ -127,7 +128,7 @@ pub enum Second {
 /// Where two have to decide. Another verdict than the first one's is a new proposal.
 pub fn second(job: &JobRecord, letter: &LetterRecord, verdict: &Verdict, signed: &Signed) -> Result<Second, Refusal> {
     if let Some((first, by)) = letter.proposed.as_deref()
-        && first.same(verdict)
+        && verdict.agrees_with(first)
     {
         if person(&by.who) == person(&signed.who) {
             return Err(Refusal::SecondPerson(by.who.clone()));
@@ -142,6 +143,35 @@ pub fn second(job: &JobRecord, letter: &LetterRecord, verdict: &Verdict, signed:
         LetterRecord { proposed: Some(Box::new((verdict.clone(), signed.clone()))), ..letter.clone() },
     );
     Ok(Second::Waits(Box::new(change)))
+}
+
+/// What a word comes to beside an open proposal: whoever says the same agrees to what was proposed, with the reference that the
+/// first one knew.
+pub fn as_proposed(letter: &LetterRecord, verdict: &Verdict) -> Verdict {
+    match letter.proposed.as_deref() {
+        Some((first, _)) if verdict.agrees_with(first) => first.bare(),
+        Some(_) | None => verdict.clone(),
+    }
+}
+
+/// What somebody who agrees decides: exactly what was proposed on the view that was shown.
+pub fn proposal(job: &JobRecord, letter: &LetterRecord, shown: u32) -> Result<Verdict, Refusal> {
+    if shown != job.revision {
+        return Err(Refusal::Stale { shown, now: job.revision, since: Vec::new() });
+    }
+    letter.proposed.as_deref().map(|(first, _)| first.bare()).ok_or(Refusal::NoProposal)
+}
+
+/// The proposal is taken back, by whoever made it or by somebody who does not agree: the letter asks as before. One person is
+/// enough for that: nothing is carried out.
+pub fn drop_proposal(job: &JobRecord, letter: &LetterRecord, signed: &Signed, shown: u32) -> Result<Change, Refusal> {
+    proposal(job, letter, shown)?;
+    let Some((verdict, by)) = letter.proposed.as_deref() else { return Err(Refusal::NoProposal) };
+    let mut change = Change::of(job);
+    change.record.revision = job.revision.saturating_add(1);
+    change.note(Entry::ProposalDropped { verdict: verdict.bare(), proposer: by.who.clone(), signed: signed.clone() });
+    change.letter = LetterMove::Put(LetterRecord { proposed: None, ..letter.clone() });
+    Ok(change)
 }
 
 /// What is forgotten when a job runs again from `step`: it and everything that was remembered after it, in order. `None` if nothing
@@ -204,23 +234,59 @@ pub fn try_again(
     }
 }
 
-/// Out of the trash and back among the letters, with whatever still has to be asked. `error` is what went wrong last.
+/// Out of the trash and back among the letters: the letter that it had asks again, with the same questions, as far as late news have
+/// not answered them, and with what turned up since. Nothing is undone, nor begun, by that.
 pub fn restore(
     job: &JobRecord,
     effects: &[EffectRecord],
-    error: String,
+    history: &[Entry],
     signed: &Signed,
     rules: &KindRules,
-    env: &Env<'_>,
 ) -> Result<Change, Refusal> {
     let JobState::Ended { how: End::Discarded, .. } = job.state else {
         return Err(Refusal::WrongState(State::from(&job.state)));
     };
     let mut change = Change::of(job);
     change.note(Entry::Restored { signed: signed.clone() });
-    let scene = Scene { token: job.last_token, continuing: false, effects, rules, env };
-    bury(&mut change, Why::Restored, Class::Permanent, error, vec![Question::WhatNow], &scene);
+    change.record.revision = job.revision.saturating_add(1);
+    put_letter(&mut change, asked_again(effects, history, rules, signed.at));
     Ok(change)
+}
+
+/// The letter of a discarded job, as it asks today.
+fn asked_again(effects: &[EffectRecord], history: &[Entry], rules: &KindRules, created: Wall) -> LetterRecord {
+    let letter = |why, class, error, questions| LetterRecord { why, created, class, error, questions, proposed: None };
+    // One that was thrown away by a version that did not keep what its letter asked is asked what now.
+    let plain = |error| letter(Why::Restored, Class::Permanent, error, vec![Question::WhatNow]);
+    let kept = history.iter().rev().find_map(|entry| {
+        if let Entry::Asked { why, class, error, questions } = entry {
+            return Some(letter(*why, *class, error.clone(), questions.clone()));
+        }
+        entry.failed_attempt().map(|(_, text)| plain(text.to_owned()))
+    });
+    let mut letter = kept.unwrap_or_else(|| plain(String::new()));
+    let now = gate(effects, rules);
+    let asked_what_now = letter.questions.contains(&Question::WhatNow) || now.contains(&Question::WhatNow);
+    letter.questions.retain(|q| match q {
+        Question::Undeclared { .. } | Question::Conflict { .. } | Question::DidItHappen { .. } => now.contains(q),
+        Question::RequestChanged { .. } | Question::RequestUnreadable { .. } | Question::ResultLost { .. } => {
+            let record = effects.iter().find(|e| q.effect() == Some(&e.id));
+            record.is_some_and(|e| e.state != EffectState::Undone && !answers(e, q))
+        }
+        Question::WhatNow => false,
+    });
+    // What turned up while it lay there is asked first.
+    let new: Vec<Question> =
+        now.into_iter().filter(|q| *q != Question::WhatNow && !letter.questions.contains(q)).collect();
+    letter.questions.splice(0..0, new);
+    if letter.questions.is_empty() && !asked_what_now {
+        // Its question was answered while it lay there; going on by itself would be a surprise.
+        letter.why = Why::Restored;
+    }
+    if asked_what_now || letter.questions.is_empty() {
+        letter.questions.push(Question::WhatNow);
+    }
+    letter
 }
 
 #[cfg(test)]
@@ -228,7 +294,6 @@ mod tests {
     use super::super::fixture::{INSIDE, JUST_ENDED, QUIET, TTL, id, job, kind, ms, put, record, signed, with};
     use super::*;
     use crate::model::effect::{Recovery, Risk};
-    use crate::model::time::Wall;
 
     fn rules() -> KindRules {
         kind(Recovery::same_key(ms(TTL)), Recovery::ask(), Risk::Charge)
@@ -368,24 +433,108 @@ mod tests {
         assert_eq!(say(Verdict::TryAgain, "bob"), "agreed");
     }
 
-    /// Out of the trash comes a dead letter with whatever is still open; only the trash gives anything back.
+    /// Out of the trash comes the letter that was thrown away: the same questions, with what turned up meanwhile in front of them, and
+    /// without what late news have answered. Only the trash gives anything back.
     #[test]
     fn only_the_trash_gives_back() {
         let ended = |how| job(JobState::Ended { how, at: Wall(1) });
-        let effects = [record("a", EffectState::Confirmed, 1), record("gone", EffectState::Confirmed, 1)];
-        let back =
-            |job: &JobRecord| with(QUIET, 5, |env| restore(job, &effects, "oops".into(), &signed(5), &rules(), env));
-        let change = back(&ended(End::Discarded)).expect("it is in the trash");
-        assert_eq!(
-            change.record().state,
-            JobState::NeedsDecision,
-            "an effect that nobody declares any more is asked about"
-        );
-        let super::super::LetterMove::Put(letter) = change.letter() else { unreachable!("a letter is made") };
-        assert_eq!((letter.why, letter.error.as_str()), (Why::Restored, "oops"));
-        assert_eq!(letter.questions, [Question::Undeclared { effect: id("gone") }, Question::WhatNow]);
-        for how in [End::Done, End::HandledOutside, End::Cancelled] {
-            assert!(matches!(back(&ended(how)), Err(Refusal::WrongState(_))));
+        let asked = |why, questions: &[Question]| Entry::Asked {
+            why,
+            class: Class::Unknown,
+            error: "oops".into(),
+            questions: questions.to_vec(),
+        };
+        let back = |effects: &[EffectRecord], history: &[Entry], how| {
+            let came = restore(&ended(how), effects, history, &signed(5), &rules())?;
+            let LetterMove::Put(letter) = came.letter().clone() else { unreachable!("a letter is made") };
+            let dead = letter.questions == [Question::WhatNow];
+            assert_eq!(came.record().state == JobState::Dead, dead, "the state follows from what is asked");
+            assert_eq!((came.record().revision, came.record().why), (1, Some(letter.why)));
+            assert_eq!(came.journal(), [Entry::Restored { signed: signed(5) }]);
+            Ok((letter.why, letter.questions))
+        };
+        let (a, gone) = (record("a", EffectState::Confirmed, 1), record("gone", EffectState::Confirmed, 1));
+        let lost = EffectRecord { result: Some(Stored::Lost("too big".into())), ..a.clone() };
+        let of = |name: &str| id(name);
+        let what_now = Question::WhatNow;
+        let result = Question::ResultLost { effect: of("a") };
+        let cases = [
+            // The question is the same one, and so is why it is asked.
+            (
+                vec![lost.clone()],
+                Why::EffectUnresolved,
+                vec![result.clone()],
+                Why::EffectUnresolved,
+                vec![result.clone()],
+            ),
+            (
+                vec![lost.clone()],
+                Why::TriesUsedUp,
+                vec![result.clone(), what_now.clone()],
+                Why::TriesUsedUp,
+                vec![result.clone(), what_now.clone()],
+            ),
+            // A late answer brought the result: nothing is left of that question, and nothing goes on by itself.
+            (vec![a.clone()], Why::EffectUnresolved, vec![result.clone()], Why::Restored, vec![what_now.clone()]),
+            // Another account of it turned up meanwhile.
+            (
+                vec![EffectRecord { conflict: true, ..lost.clone() }],
+                Why::EffectUnresolved,
+                vec![result.clone()],
+                Why::EffectUnresolved,
+                vec![Question::Conflict { effect: of("a") }, result],
+            ),
+            // Today's app does not know one of them any more.
+            (
+                vec![a.clone(), gone],
+                Why::Permanent,
+                vec![what_now.clone()],
+                Why::Permanent,
+                vec![Question::Undeclared { effect: of("gone") }, what_now.clone()],
+            ),
+        ];
+        for (effects, why, questions, then, again) in cases {
+            assert_eq!(back(&effects, &[asked(why, &questions)], End::Discarded), Ok((then, again)), "{questions:?}");
         }
+        // Thrown away by a version that kept nothing of the letter.
+        let failed = Entry::Attempt { attempt: 1, at: Wall(0), class: Class::Transient, text: "oops".into() };
+        assert_eq!(back(&[a], &[failed], End::Discarded), Ok((Why::Restored, vec![what_now])));
+        for how in [End::Done, End::HandledOutside, End::Cancelled] {
+            assert!(matches!(back(&[], &[], how), Err(Refusal::WrongState(_))));
+        }
+    }
+
+    /// What one proposed with its reference is what another one agrees to, also with the same word alone; nobody agrees to what was
+    /// not shown, and anybody may take it back.
+    #[test]
+    fn an_agreement_carries_out_what_was_proposed() {
+        let (job, letter) = dead(vec![Question::DidItHappen { effect: id("a") }]);
+        let happened = |reference: Option<&str>, result: Option<&[u8]>| Verdict::Happened {
+            effect: id("a"),
+            reference: reference.map(str::to_owned),
+            result: result.map(<[u8]>::to_vec),
+            undo: None,
+        };
+        let by = |who: &str| Signed { who: who.into(), why: "so".into(), at: Wall(1) };
+        assert_eq!(proposal(&job, &letter, job.revision), Err(Refusal::NoProposal));
+        let proposed = Some(Box::new((happened(Some("op"), Some(b"1")), by("ada"))));
+        let open = LetterRecord { proposed, ..letter.clone() };
+        assert_eq!(proposal(&job, &open, job.revision), Ok(happened(Some("op"), None)), "as it was said");
+        assert!(matches!(proposal(&job, &open, job.revision - 1), Err(Refusal::Stale { .. })));
+        for (word, meant) in [
+            (happened(None, None), happened(Some("op"), None)),
+            (happened(Some("op"), None), happened(Some("op"), None)),
+            (happened(Some("other"), None), happened(Some("other"), None)),
+            (Verdict::Discard, Verdict::Discard),
+        ] {
+            assert_eq!(as_proposed(&open, &word), meant);
+            let agreed = matches!(second(&job, &open, &meant, &by("bob")), Ok(Second::Agreed));
+            assert_eq!(agreed, meant == happened(Some("op"), None), "{meant:?}");
+        }
+        let dropped = drop_proposal(&job, &open, &by("bob"), job.revision).expect("anybody may");
+        assert_eq!(*dropped.letter(), LetterMove::Put(letter.clone()));
+        assert_eq!(dropped.record().revision, job.revision + 1, "whoever agrees to it now agrees to nothing");
+        assert_eq!(dropped.journal()[0].says(), "bob took back what ada proposed: a happened (reference op) (so)");
+        assert_eq!(drop_proposal(&job, &letter, &by("bob"), job.revision), Err(Refusal::NoProposal));
     }
 }

@@ -17,7 +17,7 @@ use crate::model::effect::{
 };
 use crate::model::id::{JobId, Lease};
 use crate::model::job::{Delay, End, Identity, JobRecord, JobState, Memo, NEXT_TICKET, State, Wait};
-use crate::model::letter::{LetterRecord, Question, Verdict, Why};
+use crate::model::letter::{Entry, LetterRecord, Question, Verdict, Why};
 use crate::model::policy::{KindRules, OnDead, OnInterrupt};
 use crate::model::time::Wall;
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,6 +194,25 @@ fn stands(rules: &KindRules) -> Vec<Stand> {
     out
 }
 
+/// A job, its letter and its effects.
+pub(crate) type Asked = (JobRecord, LetterRecord, Vec<EffectRecord>);
+
+/// Everything that could be stored of jobs about which a person is asked, once where only counters differ; and their kind.
+pub(crate) fn asked() -> (Vec<Asked>, KindRules) {
+    let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+    let mut out: Vec<Asked> = Vec::new();
+    for Stand { job, effects, letter } in stands(&rules) {
+        let Some(letter) = letter else { continue };
+        let known = out
+            .last()
+            .is_some_and(|(j, l, e)| (&j.state, j.deadline, l, e) == (&job.state, job.deadline, &letter, &effects));
+        if !known {
+            out.push((job, letter, effects));
+        }
+    }
+    (out, rules)
+}
+
 /// The counters and wishes that make a difference where the job stands.
 fn jobs(state: &JobState, effects: &[EffectRecord], letter: Option<&LetterRecord>) -> Vec<JobRecord> {
     let mut out = Vec::new();
@@ -333,6 +352,10 @@ fn reviews(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
                 Err(refusal) => Came::Refused(refusal),
             },
         ));
+        let proposed = Some(Box::new((Verdict::Discard, by.clone())));
+        let open = LetterRecord { proposed, ..letter.clone() };
+        let back = review::drop_proposal(job, &open, &by, job.revision);
+        out.push(("a person takes back what was proposed", back.into()));
     }
     for e in effects {
         for answer in answers() {
@@ -346,8 +369,12 @@ fn reviews(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
             out.push((what, came.into()));
         }
     }
-    let back = review::restore(job, effects, "oops".into(), &by, rules, env);
-    out.push(("a person brings it back out of the trash", back.into()));
+    for asked in letters(effects) {
+        let LetterRecord { why, class, error, questions, .. } = asked;
+        let history = [Entry::Asked { why, class, error, questions }];
+        let back = review::restore(job, effects, &history, &by, rules);
+        out.push(("a person brings it back out of the trash", back.into()));
+    }
     out
 }
 
@@ -432,7 +459,9 @@ fn check_choices(s: &Stand, rules: &KindRules) {
         letter::decide(&s.job, letter, &s.effects, v, &signed(NOW), s.job.revision, &|_| false, rules).is_ok()
     };
     for name in ["a", "b", "gone", "old-a", "nothing"] {
-        let happened = Verdict::Happened { effect: id(name), reference: None, result: None, undo: None };
+        // Where only its result is asked for, it takes something that the result can be rebuilt from.
+        let result = Some(b"1".to_vec());
+        let happened = Verdict::Happened { effect: id(name), reference: None, result, undo: None };
         assert_eq!(
             choices.contains(&letter::Choice::Happened(id(name))),
             accepted(&happened),

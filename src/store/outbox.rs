@@ -6,7 +6,7 @@ use super::error::StoreError;
 use super::read::Rows;
 use super::schema::Source;
 use super::write::{Write, at_most};
-use crate::model::letter::Why;
+use crate::model::letter::{Act, Why};
 use crate::model::outbox::{Delivery, OutboxRow, Remembered, Standing};
 use crate::model::time::Wall;
 use redb::ReadableTable;
@@ -218,6 +218,11 @@ impl Write<'_> {
             }
         }
         self.set(|t| &mut t.sent, (topic, id), memory)
+    }
+    /// Lists what a person did about a message; the list outlives it.
+    pub fn list_act(&mut self, act: &Act) -> Result<(), StoreError> {
+        let number = self.next_id().0;
+        self.set(|t| &mut t.act, number, act)
     }
     /// What faded: first the message goes, later the memory of its id. Whatever is on its way stays.
     pub fn fade(&mut self, at: Wall, topic: &str, id: &str) -> Result<(), StoreError> {

@@ -46,6 +46,45 @@ fn times(world: &World) -> Vec<u64> {
     lines.iter().map(|l| (l.at.0 - lines[0].at.0) / 1_000).collect()
 }
 
+/// A handler that calls a provider by itself says "refused" or "not sent", which only the performer of an effect can say: it is no
+/// silent retry, but said in the attempt's line, the history and the letter, with what it counts as and what to write instead. A
+/// refusal that a performer said and the handler passes on is none of that.
+#[test]
+fn a_refusal_outside_a_performer_is_said_loudly() {
+    type Case = (fn() -> Fail, &'static str, u32);
+    let cases: [Case; 3] = [
+        (|| Fail::refused("card declined"), "card declined [Fail::refused outside a performer: ", 4),
+        (|| Fail::not_sent("no route"), "no route [Fail::not_sent outside a performer: ", 4),
+        (|| Fail::refused("card declined").for_good(), "it counts as permanent; ", 1),
+    ];
+    for (fail, says, attempts) in cases {
+        let world = World::new();
+        let jobs = open::<Stepped>(&world, move |_, _| Err(fail()));
+        let id = jobs.enqueue(&Stepped(1)).unwrap().id();
+        world.settle(&jobs);
+        for minutes in [1_u32, 5, 15] {
+            world.pass(&jobs, minutes * MINUTE);
+        }
+        let letter = jobs.dead_letter(id).unwrap();
+        assert_eq!(letter.attempts(), attempts, "{says}");
+        assert!(letter.error().contains(says) && letter.error().contains("make the call an effect"), "{letter:?}");
+        assert!(letter.history().iter().any(|e| e.says().contains(says)), "{:?}", letter.history());
+        let lines = world.lines.all();
+        assert!(lines.iter().all(|l| l.error.as_deref().is_some_and(|e| e.contains(says))), "{lines:?}");
+        assert_eq!(lines.len(), usize::try_from(attempts).unwrap());
+    }
+    let shop = Shop::new(mixes()[0]);
+    let jobs = shop.open::<SameKey, Probed>(vec![Do::Charge(500)]);
+    shop.pay.will(std::iter::repeat_n(Act::Refuses, 4));
+    let id = shop.order::<SameKey, Probed>(&jobs);
+    shop.world.settle(&jobs);
+    for minutes in [1_u32, 5, 15] {
+        shop.world.pass(&jobs, minutes * MINUTE);
+    }
+    let letter = jobs.dead_letter(id).unwrap();
+    assert!(letter.attempts() == 4 && !letter.error().contains("outside a performer"), "{letter:?}");
+}
+
 /// Three retries are four attempts, after exactly 1, 5 and 15 minutes, and then a person: with that policy set, and as the
 /// default of a risky kind.
 #[test]

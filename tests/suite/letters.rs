@@ -4,8 +4,8 @@ use super::rig::order::{Ask, Do, Order, Probed, SameKey, Shop, always, counted, 
 use super::rig::provider::Act;
 use super::rig::{Crash, DAY, HOUR, MINUTE, is};
 use onceward::{
-    DeadLetter, Decision, EffectId, EffectState, Enqueued, Entry, Error, Fail, JobId, Jobs, Question, Refusal, Risk,
-    State, Why,
+    DeadLetter, Decision, EffectId, EffectState, Enqueued, Entry, Error, Fail, JobId, Jobs, Needs, Question, Refusal,
+    Risk, State, Why,
 };
 
 /// Tells a story for every mix of blocking and async parts.
@@ -60,9 +60,15 @@ fn a_letter_shows_what_happened_and_what_may_be_decided() {
         );
         assert_eq!(
             labels(&letter),
-            ["It happened: Charge 500 cents for order 1", "It did not happen: Charge 500 cents for order 1"]
+            [
+                "Have the provider asked again: Charge 500 cents for order 1",
+                "It happened: Charge 500 cents for order 1",
+                "It did not happen: Charge 500 cents for order 1"
+            ]
         );
-        assert!(letter.choices()[1].will_not.contains(&"Mail a@x about order 1 is done again".to_owned()));
+        assert_eq!(letter.choices()[0].check(), Some(&charge_of(&letter)), "one list leads to everything");
+        assert!(letter.choices()[0].decision().is_none() && letter.choices()[1].decision().is_some());
+        assert!(letter.choices()[2].will_not.contains(&"Mail a@x about order 1 is done again".to_owned()));
         assert!(letter.history().iter().any(|e| matches!(e, Entry::Effect { became, .. } if became == "unknown")));
         assert_eq!(letter.history(), jobs.history(id).unwrap());
         assert_eq!(jobs.snapshot().unwrap().gauges.dead_letters, 1);
@@ -120,11 +126,99 @@ fn it_happened_without_a_reference() {
         assert_eq!(letter.questions(), [Question::ResultLost { effect: effect.clone() }]);
         assert_eq!(letter.ledger().iter().find(|l| l.id == effect).unwrap().state, EffectState::Confirmed);
         assert!(labels(&letter).contains(&"Somebody took care of it".to_owned()), "{:?}", labels(&letter));
-        jobs.decide(&letter, Decision::happened(&effect, Some("op_1")).by("bob", "found it")).unwrap();
+        // The choice says that it takes a reference; without one nothing changes, not even the view.
+        let choice = letter.choices().iter().find(|c| c.label.starts_with("It happened")).unwrap();
+        assert_eq!(choice.needs, Some(Needs::Reference), "{choice:?}");
+        let refused = jobs.decide(&letter, choice.decision().unwrap().by("bob", "she saw it, too")).unwrap_err();
+        let needs = Refusal::NeedsReference { effect: effect.clone(), known: None };
+        assert!(matches!(&refused, Error::Refused(refusal) if *refusal == needs), "{refused:?}");
+        assert!(refused.to_string().contains("with_reference"), "{refused}");
+        let unchanged = jobs.dead_letter(id).unwrap();
+        assert_eq!((unchanged.revision(), unchanged.history()), (letter.revision(), letter.history()));
+        jobs.decide(&letter, choice.decision().unwrap().with_reference("op_1").by("bob", "found it")).unwrap();
         shop.world.settle(&jobs);
         is(&jobs, id, State::Done);
         assert_eq!(shop.pay.calls().len(), 1);
     });
+}
+
+/// A person gave the provider's reference, and the app could not read it: it is kept, and the same is asked. Saying it again changes
+/// nothing and is refused. The next version of the app can read it: now the word alone is enough, nobody has to look it up again.
+#[test]
+fn a_reference_that_is_known_counts_once_the_app_can_read_it() {
+    use onceward::{Effect, EffectCard, IdempotencyKey, Job, JobKey};
+    use serde::{Deserialize, Serialize};
+    macro_rules! version {
+        ($name:ident, $read:expr) => {
+            #[derive(Clone, Serialize, Deserialize)]
+            struct $name;
+            impl Effect for $name {
+                type Result = String;
+                const NAME: &'static str = "parcel";
+                fn says(&self) -> String {
+                    "Send the parcel".into()
+                }
+                fn from_reference(&self, reference: &str) -> Option<String> {
+                    let read: fn(&str) -> Option<String> = $read;
+                    read(reference)
+                }
+            }
+            impl Job for $name {
+                const KIND: &'static str = "parcel";
+                fn key(&self) -> JobKey {
+                    "1".into()
+                }
+                fn effects() -> Vec<EffectCard> {
+                    vec![<Self as Effect>::card()]
+                }
+            }
+        };
+    }
+    version!(Old, |_| None);
+    version!(New, |reference| Some(reference.to_owned()));
+    let world = super::rig::World::new();
+    let lost = |_: &Old, _: &IdempotencyKey| Err(Fail::new("the line went dead"));
+    let jobs = world.builder().on(|cx, job: Old| cx.effect(job).map(drop)).effect(lost).start().unwrap();
+    let id = jobs.enqueue(&Old).unwrap().id();
+    world.settle(&jobs);
+    let parcel = EffectId { name: "parcel".into(), part: String::new() };
+    let say = |jobs: &Jobs, reference| {
+        let letter = jobs.dead_letter(id).unwrap();
+        jobs.decide(&letter, Decision::happened(&parcel, reference).by("ann", "their page says so"))
+    };
+    say(&jobs, Some("p-7")).unwrap();
+    let letter = jobs.dead_letter(id).unwrap();
+    assert!(letter.headline().contains("reference p-7"), "{}", letter.headline());
+    let choice = letter.choices().iter().find(|c| c.label.starts_with("It happened")).unwrap();
+    assert!(choice.needs == Some(Needs::Reference) && choice.will[1].contains("another reference than p-7"));
+    for again in [None, Some("p-7")] {
+        let refused = say(&jobs, again).unwrap_err();
+        let known = Some("p-7".to_owned());
+        let needs = Refusal::NeedsReference { effect: parcel.clone(), known };
+        assert!(matches!(&refused, Error::Refused(refusal) if *refusal == needs), "{refused:?}");
+    }
+    assert_eq!(jobs.dead_letter(id).unwrap().revision(), letter.revision(), "nothing was changed");
+    say(&jobs, Some("p-8")).unwrap();
+    assert_eq!(jobs.ledger(id).unwrap()[0].reference.as_deref(), Some("p-8"), "a better one is kept");
+    let _ = jobs.shutdown(MINUTE).unwrap();
+    let got = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let told = got.clone();
+    let jobs = world
+        .builder()
+        .on(move |cx, job: New| {
+            told.lock().unwrap().push(cx.effect(job)?);
+            Ok(())
+        })
+        .effect(|_: &New, _: &IdempotencyKey| Err(Fail::new("never called again")))
+        .start()
+        .unwrap();
+    let letter = jobs.dead_letter(id).unwrap();
+    let choice = letter.choices().iter().find(|c| c.label.starts_with("It happened")).unwrap();
+    assert_eq!((choice.needs, choice.will[1].as_str()), (None, "the job goes on"));
+    say(&jobs, None).unwrap();
+    world.settle(&jobs);
+    is(&jobs, id, State::Done);
+    assert_eq!(*got.lock().unwrap(), ["p-8"]);
 }
 
 /// "It did not happen": called again, with the same key and the stored request, as an attempt that the answer grants.
@@ -390,10 +484,15 @@ fn every_offered_choice_is_accepted() {
             let (jobs, id) = story(&shop);
             let letter = jobs.dead_letter(id).unwrap();
             let label = letter.choices()[at].label.clone();
-            let decision = letter.choices()[at].decision();
-            let decision = if label.starts_with("It happened") { decision.with_reference("op_1") } else { decision };
-            jobs.decide(&letter, decision.by("ann", "as offered")).unwrap_or_else(|e| panic!("{label}: {e}"));
             taken += 1;
+            if let Some(effect) = letter.choices()[at].check() {
+                jobs.check_again(&letter, effect, "ann").unwrap_or_else(|e| panic!("{label}: {e}"));
+                continue;
+            }
+            let decision = letter.choices()[at].decision().unwrap();
+            let needs = letter.choices()[at].needs == Some(Needs::Reference);
+            let decision = if needs { decision.with_reference("op_1") } else { decision };
+            jobs.decide(&letter, decision.by("ann", "as offered")).unwrap_or_else(|e| panic!("{label}: {e}"));
         }
     }
     // What does not belong to a decision is refused, never left out.

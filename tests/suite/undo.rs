@@ -8,7 +8,7 @@ use super::ground::{Ground, MINUTE, PATIENCE, SECOND, is};
 use onceward::observe::Snapshot;
 use onceward::prelude::*;
 use onceward::{
-    DeadLetter, Decision, EffectState, Entry, Error, JobId, LedgerLine, Question, Refusal, State, Undoing, Why,
+    DeadLetter, Decision, EffectState, Entry, Error, JobId, LedgerLine, Question, Refusal, Scope, State, Undoing, Why,
 };
 use shop::{Dated, Held, Order, Pay, Plan, Provider, Refund, Short, app, effect_id};
 
@@ -179,7 +179,7 @@ fn an_undo_job_that_was_discarded_stops_the_chain_with_a_letter() {
     assert!(undo.will.iter().any(|w| w.contains("pay 9")) && !undo.will.iter().any(|w| w.contains("ship")), "{undo:?}");
     assert!(undo.will_not.iter().any(|w| w.contains("ship 9")), "{undo:?}");
     let outside = &letter.choices()[1];
-    assert!(outside.will_not.iter().any(|w| w.contains("cannot be tried again")), "{outside:?}");
+    assert!(outside.will_not.iter().any(|w| w.contains("it is tried again: undoing this was begun")), "{outside:?}");
     let refusal = refused(&jobs, id, Decision::try_again());
     assert!(refusal.to_string().contains("ship") && refusal.to_string().contains("run_again"), "{refusal}");
     assert_eq!(compensations(&jobs.snapshot().unwrap(), "stopped"), 1);
@@ -193,6 +193,37 @@ fn an_undo_job_that_was_discarded_stops_the_chain_with_a_letter() {
         (EffectState::Confirmed, Undoing::GivenUp)
     );
     assert_eq!(compensations(&jobs.snapshot().unwrap(), "partial"), 1);
+    ground.close(jobs);
+}
+
+/// Somebody waits for an order that is being undone. The job that calls the parcel back needs a person: whoever waits hears which letter
+/// that is, before and while it waits, and once that is decided the wait goes on to the end.
+#[test]
+fn whoever_waits_hears_that_undoing_needs_a_person() {
+    let ground = Ground::new();
+    let provider = Provider::new();
+    provider.plan("fetch-back", &[Plan::Never]);
+    let jobs = open(&ground, &provider);
+    jobs.pause(Scope::All, "the test begins to wait first").unwrap();
+    let id = jobs.enqueue(&Order::new("9", &["pay", "ship", "fail"])).unwrap().id();
+    let waiting = jobs.clone();
+    let mut waits = std::pin::pin!(waiting.wait_async(id));
+    let mut look = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waits.as_mut().poll(&mut look).is_pending(), "it waits before anything of it has run");
+    jobs.resume(Scope::All).unwrap();
+    ground.settle(&jobs);
+    let std::task::Poll::Ready(heard) = waits.as_mut().poll(&mut look) else { panic!("nobody told whoever waits") };
+    let heard = heard.unwrap_err();
+    let undo = undo_job(&jobs, id, "ship");
+    assert!(matches!(heard, Error::UndoNeedsPerson { job, letter } if (job, letter) == (id, undo)), "{heard:?}");
+    assert!(heard.to_string().contains(&undo.to_string()), "{heard}");
+    is(&jobs, id, State::Compensating);
+    // A wait that begins now hears the same at once.
+    let again = jobs.wait(id, PATIENCE).unwrap_err();
+    assert!(matches!(again, Error::UndoNeedsPerson { letter, .. } if letter == undo), "{again:?}");
+    decide(&jobs, undo, Decision::handled_outside());
+    assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Compensated);
+    assert_eq!(provider.happened(), ["pay", "ship", "give-back"]);
     ground.close(jobs);
 }
 
@@ -424,7 +455,10 @@ fn nothing_is_undone_beside_a_running_check() {
     ground.signs.until("look", 1);
     decide(&jobs, id, Decision::happened(&effect_id("pay"), None));
     assert!(labels(&jobs.dead_letter(id).unwrap()).contains(&"Undo what was done"));
-    assert_eq!(refused(&jobs, id, Decision::undo()), Refusal::CallRunning(effect_id("pay")));
+    let now = jobs.dead_letter(id).unwrap();
+    let undo = now.choices().iter().find(|c| c.label == "Undo what was done").unwrap();
+    assert!(undo.will[0].starts_with("not now: the provider is still being asked about pay"), "{undo:?}");
+    assert_eq!(refused(&jobs, id, Decision::undo()), Refusal::CheckRunning(effect_id("pay")));
     ground.signs.open("look");
     drop(asks.join().unwrap());
     ground.settle(&jobs);
@@ -503,7 +537,7 @@ fn a_choice_says_what_will_come_of_it() {
             let letter = jobs.dead_letter(id).unwrap();
             let choice = letter.choices().iter().find(|c| c.label.starts_with(find)).unwrap();
             assert!(choice.will.iter().any(|w| w.contains(tell)), "{tell:?} is not said: {choice:?}");
-            let mut decision = choice.decision();
+            let mut decision = choice.decision().unwrap();
             if find == "It happened" {
                 decision = decision.with_reference("pay-0");
             }

@@ -47,7 +47,7 @@ fn check_again_finds_the_charge() {
         assert_eq!((shop.pay.calls().len(), shop.pay.asked(), shop.pay.times()), (1, 1, 1));
         let said = jobs.decisions(None, 10).unwrap();
         assert_eq!(said.len(), 1);
-        assert_eq!((said[0].who.as_str(), said[0].job, said[0].at), ("ann", id, checked.at));
+        assert_eq!((said[0].who.as_str(), said[0].job, said[0].at), ("ann", Some(id), checked.at));
         assert_eq!(said[0].says(), "ann had the provider asked about charge: it happened (reference op_1)");
         assert!(jobs.history(id).unwrap().contains(&said[0].entry));
     });
@@ -96,7 +96,9 @@ fn one_check_at_a_time_and_an_old_answer_is_refused() {
     };
     shop.world.stage.came("asked", 1);
     let refused = jobs.check_again(&letter, &charge(), "bob").unwrap_err();
-    assert!(matches!(refused, Error::Refused(Refusal::NotAChoice(_))), "{refused:?}");
+    assert!(matches!(refused, Error::Refused(Refusal::CheckRunning(ref effect)) if *effect == charge()), "{refused:?}");
+    let shown = jobs.dead_letter(id).unwrap();
+    assert!(shown.choices()[0].will[0].starts_with("not now: the provider is still being asked"), "{shown:?}");
     let yes = Decision::happened(&charge(), Some("op_9")).by("bob", "it is on the statement");
     assert_eq!(jobs.decide(&letter, yes).unwrap(), Decided::Done);
     shop.world.stage.open("asked");
@@ -158,10 +160,12 @@ fn the_trash_gives_back_until_its_time_is_over() {
             let letter = jobs.dead_letter(id).unwrap();
             jobs.decide(&letter, Decision::discard().by("ann", "a test order")).unwrap();
         };
+        let before = jobs.dead_letter(id).unwrap();
+        assert_eq!((before.why(), before.restored()), (Why::Permanent, None));
         discard(&jobs);
         let trash = jobs.trash().unwrap();
         assert_eq!((trash.len(), trash[0].job, trash[0].title.as_str()), (1, id, "Order 1"));
-        assert_eq!(trash[0].until.duration_since(trash[0].at).unwrap(), 90 * DAY, "a risky kind");
+        assert_eq!(trash[0].until.unwrap().duration_since(trash[0].at).unwrap(), 90 * DAY, "a risky kind");
         shop.world.crash(jobs, Crash::Kill);
         let jobs = shop.open::<SameKey, Probed>(vec![Do::Charge(500), Do::Step("s"), Do::Commit("c"), Do::Finish]);
         assert!(jobs.restore(id, "bob", " ").is_err(), "nobody signs with nothing");
@@ -169,7 +173,11 @@ fn the_trash_gives_back_until_its_time_is_over() {
         assert!(jobs.trash().unwrap().is_empty());
         is(&jobs, id, State::Dead);
         let letter = jobs.dead_letter(id).unwrap();
-        assert_eq!((letter.why(), letter.error()), (Why::Restored, "no"));
+        // The question is the one that was thrown away, and says that it came back.
+        assert_eq!((letter.why(), letter.error()), (before.why(), "no"));
+        assert_eq!((letter.questions(), letter.choices()), (before.questions(), before.choices()));
+        assert_eq!(letter.headline(), format!("{} (brought back out of the trash by bob)", before.headline()));
+        assert_eq!(letter.restored().map(|by| by.why.as_str()), Some("it was a real one"));
         let again = jobs.restore(id, "bob", "twice").unwrap_err();
         assert!(matches!(again, Error::Refused(Refusal::WrongState(State::Dead))), "{again:?}");
         // It is not in the way of the pruning any more, and is not pruned.
@@ -214,6 +222,44 @@ fn the_trash_does_not_give_back_beside_a_newer_job() {
     is(&jobs, id, State::Discarded);
 }
 
+/// A kind whose discarded jobs are kept for ever: they lie in the trash like all others, without an end, are never pruned, wake
+/// nobody, and come back.
+#[test]
+fn the_trash_lists_what_is_kept_for_ever() {
+    use onceward::{Job, JobKey, Keep, Policy};
+    use serde::{Deserialize, Serialize};
+    #[derive(Serialize, Deserialize)]
+    struct Deed {
+        n: u64,
+    }
+    impl Job for Deed {
+        const KIND: &'static str = "deed";
+        fn key(&self) -> JobKey {
+            self.n.to_string().into()
+        }
+        fn policy() -> Policy {
+            Policy::default().keep_discarded(Keep::Forever)
+        }
+    }
+    let world = super::super::rig::World::new();
+    let jobs = world.builder().on(|_, _: Deed| Err(Fail::permanent("no"))).start().unwrap();
+    let ids: Vec<JobId> = (0..3).map(|n| jobs.enqueue(&Deed { n }).unwrap().id()).collect();
+    world.settle(&jobs);
+    for id in &ids {
+        jobs.decide(&jobs.dead_letter(*id).unwrap(), Decision::discard().by("ann", "no")).unwrap();
+    }
+    for _ in 0..30 {
+        world.pass(&jobs, DAY);
+    }
+    world.pass(&jobs, 4_000 * DAY);
+    (0..30).for_each(|_| world.pass(&jobs, DAY));
+    let trash: Vec<_> = jobs.trash().unwrap().into_iter().map(|t| (t.job, t.until)).collect();
+    assert_eq!(trash, ids.iter().map(|id| (*id, None)).collect::<Vec<_>>());
+    jobs.restore(ids[1], "bob", "after all").unwrap();
+    is(&jobs, ids[1], State::Dead);
+    assert_eq!(jobs.trash().unwrap().len(), 2);
+}
+
 /// Three steps and a charge; the second step was wrong. Run again from it: it and the commit after it happen anew, the first step
 /// and the charge do not; what was forgotten stands in the history.
 #[test]
@@ -234,7 +280,10 @@ fn a_replay_from_a_step_repeats_what_came_after_it_and_no_effect() {
             choice.will,
             ["second is forgotten and written to the app's tables again", "third is forgotten and worked out again"]
         );
-        assert_eq!(choice.will_not, ["Charge 500 cents for order 1 is done again"]);
+        assert_eq!(
+            choice.will_not,
+            ["Charge 500 cents for order 1 is done again", "anything that is recorded before that is forgotten"]
+        );
         let unheard = jobs.decide(&letter, Decision::replay_from("fourth").by("ann", "?")).unwrap_err();
         assert!(matches!(unheard, Error::Refused(Refusal::NotAChoice(_))), "{unheard:?}");
         jobs.decide(&letter, Decision::replay_from("second").by("ann", "the rate was wrong")).unwrap();
@@ -339,29 +388,35 @@ fn nobody_signs_with_somebody_elses_line() {
     jobs.decide(&letter, Decision::did_not_happen(&charge()).by("Änn O'Neil", "they said: \"no\" \u{1f44d}")).unwrap();
 }
 
-/// A provider that never answers a question: the person hears that after the time of an attempt, and may ask again.
+/// A provider that does not answer a question in time: the person hears that. The probe still asks, so nobody asks a second time beside
+/// it; when it comes back after all, "it happened" counts as any late proof, and "not there" is thrown away. Another question is then
+/// asked at once, and another letter's was never held up.
 #[test]
-fn a_probe_that_never_answers_holds_up_nobody() {
+fn a_probe_that_outlives_its_wait_is_never_doubled() {
     use super::super::ground::{Ground, Signs};
     use onceward::{Effect, EffectCard, IdempotencyKey, Job, JobKey, Policy};
     use serde::{Deserialize, Serialize};
     use std::time::Duration;
 
     #[derive(Serialize, Deserialize)]
-    struct Slow;
+    struct Slow {
+        n: u64,
+    }
     #[derive(Serialize, Deserialize)]
-    struct Pays;
+    struct Pays {
+        n: u64,
+    }
     impl Effect for Slow {
         type Result = ();
         const NAME: &'static str = "slow";
         fn says(&self) -> String {
-            "something slow".into()
+            format!("something slow ({})", self.n)
         }
     }
     impl Job for Pays {
         const KIND: &'static str = "pays";
         fn key(&self) -> JobKey {
-            "1".into()
+            self.n.to_string().into()
         }
         fn policy() -> Policy {
             Policy::default().attempt_timeout(Duration::from_millis(50))
@@ -371,28 +426,60 @@ fn a_probe_that_never_answers_holds_up_nobody() {
         }
     }
     let ground = Ground::new();
-    let door: Signs = ground.signs.clone();
+    let (door, went_on): (Signs, Signs) = (ground.signs.clone(), ground.signs.clone());
     let jobs = ground
         .builder()
-        .on(|cx, _: Pays| cx.effect(Slow))
+        .on(move |cx, job: Pays| {
+            cx.effect(Slow { n: job.n })?;
+            went_on.say("went on");
+            Ok(())
+        })
         .effect(|_: &Slow, _: &IdempotencyKey| Err(Fail::new("the line went dead")))
-        .probe(move |_: &Slow, _: &IdempotencyKey| {
-            door.wait("answer");
-            Ok(None)
+        .probe(move |slow: &Slow, _: &IdempotencyKey| {
+            if slow.n == 3 {
+                return Ok(None);
+            }
+            door.wait(&format!("answer {}", slow.n));
+            // It happened to the first, not to the second.
+            Ok((slow.n == 1).then_some(()))
         })
         .start()
         .unwrap();
-    let id = jobs.enqueue(&Pays).unwrap().id();
+    let [first, second, third] = [1, 2, 3].map(|n| jobs.enqueue(&Pays { n }).unwrap().id());
     ground.settle(&jobs);
     let slow = EffectId { name: "slow".into(), part: String::new() };
-    for _ in 0..2 {
-        let checked = jobs.check_again(&jobs.dead_letter(id).unwrap(), &slow, "ann").unwrap();
+    let check = |id| jobs.check_again(&jobs.dead_letter(id).unwrap(), &slow, "ann");
+    for id in [first, second] {
+        let checked = check(id).unwrap();
         assert!(
             matches!(&checked.answer, CheckAnswer::CannotTell(why) if why.contains("no answer within")),
             "{checked:?}"
         );
+        let beside = check(id).unwrap_err();
+        assert!(matches!(beside, Error::Refused(Refusal::CheckRunning(_))), "{beside:?}");
+        let shown = jobs.dead_letter(id).unwrap();
+        let choice = shown.choices().iter().find(|c| c.check().is_some()).unwrap();
+        assert!(choice.will[0].starts_with("not now: "), "{choice:?}");
     }
-    ground.signs.open("answer");
+    assert!(!matches!(check(third).unwrap().answer, CheckAnswer::CannotTell(_)), "another one's question is its own");
+    let asked = |n| ground.signs.times(&format!("answer {n}"));
+    assert_eq!((asked(1), asked(2)), (1, 1), "no second question beside the first");
+    let shown = jobs.dead_letter(second).unwrap();
+    ground.signs.open("answer 1");
+    ground.signs.open("answer 2");
+    ground.signs.until("went on", 1);
+    assert_eq!(jobs.ledger(first).unwrap()[0].state, EffectState::Confirmed);
+    let last = jobs.decisions(None, 100).unwrap();
+    assert!(
+        last.iter().any(|a| a.job == Some(first) && a.says() == "ann had the provider asked about slow: it happened")
+    );
+    // The second question is over once another one may be asked.
+    super::super::running::until(|| check(second).is_ok());
+    let late = jobs.dead_letter(second).unwrap();
+    let answers = |l: &onceward::DeadLetter| l.history().iter().filter(|e| matches!(e, Entry::Checked { .. })).count();
+    assert_eq!(answers(&late), answers(&shown) + 1, "the late \"not there\" was overtaken: {:?}", late.history());
+    ground.settle(&jobs);
+    is(&jobs, first, State::Done);
     ground.close(jobs);
 }
 
@@ -464,6 +551,131 @@ mod pairs {
         );
         assert!(jobs.safety_cards().to_string().contains("above a stake of 10000 two people have to decide"));
         println!("pairs: {} acts", said.len());
+    }
+
+    /// A charge about which two people have to decide whatever it is worth, and whose answer was lost.
+    #[derive(Clone, Serialize, Deserialize)]
+    struct Large {
+        n: u64,
+    }
+    impl onceward::Effect for Large {
+        type Result = String;
+        const NAME: &'static str = "large";
+        fn says(&self) -> String {
+            format!("Charge a lot for order {}", self.n)
+        }
+        fn from_reference(&self, reference: &str) -> Option<String> {
+            reference.starts_with("op_").then(|| reference.to_owned())
+        }
+    }
+    impl Job for Large {
+        const KIND: &'static str = "large";
+        fn key(&self) -> JobKey {
+            self.n.to_string().into()
+        }
+        fn policy() -> Policy {
+            Policy::default().second_person_above(0)
+        }
+        fn effects() -> Vec<onceward::EffectCard> {
+            vec![<Self as onceward::Effect>::card()]
+        }
+    }
+
+    /// Every word of one person is said to be a proposal. What Ann proposed, with the reference she found, is what Bob is asked to
+    /// agree to, in words, with what comes of it; he agrees, or says the same without the reference, and it counts with it. Ann cannot
+    /// agree with herself, nobody agrees to what he was not shown, and anybody may take it back.
+    #[test]
+    fn the_second_person_agrees_to_what_was_proposed() {
+        let world = super::super::super::rig::World::new();
+        let got = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let told = got.clone();
+        let jobs = world
+            .builder()
+            .on(move |cx, job: Large| {
+                told.lock().unwrap().push(cx.effect(job)?);
+                Ok(())
+            })
+            .effect(|_: &Large, _: &onceward::IdempotencyKey| Err(Fail::new("the line went dead")))
+            .probe(|_: &Large, _: &onceward::IdempotencyKey| Ok(None))
+            .start()
+            .unwrap();
+        let large = EffectId { name: "large".into(), part: String::new() };
+        let new = |n| {
+            let id = jobs.enqueue(&Large { n }).unwrap().id();
+            world.settle(&jobs);
+            id
+        };
+        let labels =
+            |id| -> Vec<String> { jobs.dead_letter(id).unwrap().choices().iter().map(|c| c.label.clone()).collect() };
+        let find = |id, label: &str| {
+            let letter = jobs.dead_letter(id).unwrap();
+            letter.choices().iter().find(|c| c.label.starts_with(label)).cloned().unwrap()
+        };
+        let say = |id, act: Decision, who| jobs.decide(&jobs.dead_letter(id).unwrap(), act.by(who, "seen"));
+        let id = new(1);
+        let charge = "Charge a lot for order 1";
+        let (check, yes, no) = (
+            format!("Have the provider asked again: {charge}"),
+            format!("It happened: {charge}"),
+            format!("It did not happen: {charge}"),
+        );
+        assert_eq!(labels(id), [&*check, &*yes, &*no]);
+        let choice = find(id, "It happened");
+        assert!(choice.will[0].contains("this is a proposal") && choice.will.len() > 1, "{choice:?}");
+        let nothing = say(id, Decision::agree(), "bob").unwrap_err();
+        assert!(matches!(nothing, Error::Refused(Refusal::NoProposal)), "{nothing:?}");
+
+        // Ann has found the reference.
+        let before = jobs.dead_letter(id).unwrap();
+        let found = find(id, "It happened").decision().unwrap().with_reference("op_7");
+        assert_eq!(say(id, found.clone(), "ann").unwrap(), Decided::WaitsForSecond);
+        let agree = format!("Agree with ann: {yes}");
+        assert_eq!(labels(id), [&*agree, &*check, &*yes, &*no, "Take back what ann proposed"]);
+        let choice = find(id, "Agree");
+        assert_eq!(
+            choice.will,
+            [
+                "what ann proposed is carried out: large happened (reference op_7) (seen)",
+                "it counts as done",
+                "the job goes on"
+            ]
+        );
+        assert!(
+            find(id, "It did not").will[0].contains("replaces what ann proposed (large happened (reference op_7))")
+        );
+        assert!(find(id, "It happened").will[0].contains("agrees to what ann proposed"));
+        assert!(find(id, "Have the").will.iter().any(|w| w.contains("what ann proposed is gone")));
+        let alone = say(id, choice.decision().unwrap(), " Ann").unwrap_err();
+        assert!(matches!(&alone, Error::Refused(Refusal::SecondPerson(who)) if who == "ann"), "{alone:?}");
+        assert!(alone.to_string().contains("another person") && alone.to_string().contains("drop_proposal"), "{alone}");
+        let unseen = jobs.decide(&before, Decision::agree().by("bob", "whatever it is")).unwrap_err();
+        assert!(matches!(unseen, Error::Refused(Refusal::Stale { .. })), "{unseen:?}");
+        let odd = say(id, Decision::agree().with_reference("op_8"), "bob").unwrap_err();
+        assert!(matches!(odd, Error::Refused(Refusal::NotAChoice(_))), "an agreement has its reference: {odd:?}");
+        assert_eq!(say(id, choice.decision().unwrap(), "bob").unwrap(), Decided::Done);
+        world.settle(&jobs);
+        is(&jobs, id, State::Done);
+
+        // The same word without the reference agrees to it with the reference.
+        let id = new(2);
+        say(id, found, "ann").unwrap();
+        assert_eq!(say(id, find(id, "It happened").decision().unwrap(), "bob").unwrap(), Decided::Done);
+        world.settle(&jobs);
+        is(&jobs, id, State::Done);
+        assert_eq!(*got.lock().unwrap(), ["op_7", "op_7"], "what was proposed is what counted");
+
+        // Taken back, and something else in its place: one person is never enough.
+        let id = new(3);
+        say(id, Decision::did_not_happen(&large), "ann").unwrap();
+        assert_eq!(say(id, find(id, "Take back").decision().unwrap(), "bob").unwrap(), Decided::Done);
+        assert_eq!(jobs.dead_letter(id).unwrap().proposed(), None);
+        is(&jobs, id, State::NeedsDecision);
+        assert_eq!(say(id, Decision::did_not_happen(&large), "bob").unwrap(), Decided::WaitsForSecond);
+        assert_eq!(say(id, Decision::happened(&large, Some("op_9")), "ann").unwrap(), Decided::WaitsForSecond);
+        let (verdict, by) = jobs.dead_letter(id).unwrap().proposed().map(|(v, s)| (v.says(), s.who.clone())).unwrap();
+        assert_eq!((verdict.as_str(), by.as_str()), ("large happened (reference op_9)", "ann"));
+        let said: Vec<String> = jobs.decisions(None, 100).unwrap().iter().map(|a| a.says()).collect();
+        assert!(said.contains(&"bob took back what ann proposed: large did not happen (seen)".to_owned()), "{said:?}");
     }
 
     /// An app that has dropped the kind, or a tool that never had it, decides about its letters: it cannot read what is at stake, and

@@ -254,7 +254,7 @@ pub(super) fn answer(jobs: &Jobs, letter: &DeadLetter, ledger: &Ledger) {
                 None => Decision::did_not_happen(effect),
             }
         }
-        None => letter.choices().iter().find(undo).map_or_else(Decision::try_again, Choice::decision),
+        None => letter.choices().iter().find(undo).and_then(Choice::decision).unwrap_or_else(Decision::try_again),
     };
     at("at the desk");
     match jobs.decide(letter, decision.by("the suite", "the ledger says so")) {

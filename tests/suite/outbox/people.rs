@@ -68,8 +68,20 @@ fn retry_and_discard_are_signed_and_kept() {
     let expected = [(Act::Retried, "ana", "the street was added"), (Act::Discarded, "ben", "the customer moved away")];
     assert_eq!(acts, expected);
     assert_eq!((told.ended.map(|e| e.0), told.marks), (Some(Ending::Discarded), 0));
+    // What people did about messages stands in the one list of what people did.
+    let said: Vec<String> = jobs.decisions(None, 10).unwrap().iter().map(|a| a.says()).collect();
+    assert_eq!(
+        said,
+        [
+            "ana had message 1 of t (\"bad\") put on its way again (the street was added)",
+            "ben had message 1 of t (\"bad\") thrown away (the customer moved away)"
+        ]
+    );
+    let last = jobs.decisions(None, 10).unwrap().remove(1);
+    assert_eq!((last.job, last.kind.as_str(), last.key.as_str()), (None, "t", "t"));
+    assert_eq!((last.who.as_str(), last.why.as_str()), ("ben", "the customer moved away"));
     assert!(matches!(jobs.outbox().retry("t", "bad", "ana", "again"), Err(Error::Refused(_))));
-    assert!(matches!(jobs.outbox().resend("t", "bad"), Err(Error::Refused(_))));
+    assert!(matches!(jobs.outbox().resend("t", "bad", "ana", "lost"), Err(Error::Refused(_))));
     assert_eq!(send(&jobs, "t", "t", "bad"), Outboxed::Existing { number: 1, differs: false }, "its id stays taken");
     let counts = jobs.snapshot().unwrap().topics["t"].clone();
     assert_eq!((counts.discarded_total, counts.published_total), (1, 1));
@@ -84,24 +96,31 @@ fn a_message_is_sent_again_with_the_same_id() {
     send(&jobs, "t", "k", "a");
     world.settle(&jobs);
     world.broker.fail("a", 1, || Fail::transient("still formatting"));
-    jobs.outbox().resend("t", "a").unwrap();
+    assert!(jobs.outbox().resend("t", "a", "ana", " ").is_err(), "nobody signs with nothing");
+    jobs.outbox().resend("t", "a", "ana", "their disk died").unwrap();
     world.settle(&jobs);
     send(&jobs, "t", "k", "b");
     world.settle(&jobs);
     assert_eq!(world.broker.ids(), ["a", "b"], "the one that is sent again waits alone");
-    assert!(matches!(jobs.outbox().resend("t", "a"), Err(Error::Refused(_))), "it is on its way");
+    assert!(
+        matches!(jobs.outbox().resend("t", "a", "ana", "their disk died"), Err(Error::Refused(_))),
+        "it is on its way"
+    );
     world.pass(&jobs, MINUTE);
     let got = world.broker.got();
     assert_eq!(world.broker.ids(), ["a", "b", "a"]);
     assert_eq!(got[0], got[2]);
     assert_eq!(jobs.outbox().find("t", "a").unwrap().unwrap().marks, 2);
-    assert!(matches!(jobs.outbox().resend("t", "x"), Err(Error::NoMessage { .. })));
+    assert!(matches!(jobs.outbox().resend("t", "x", "ana", "lost"), Err(Error::NoMessage { .. })));
     // Pruned: only its id is known.
     for _ in 0..10 {
         world.pass(&jobs, DAY);
     }
-    assert!(matches!(jobs.outbox().resend("t", "a"), Err(Error::Refused(_))));
+    assert!(matches!(jobs.outbox().resend("t", "a", "ana", "their disk died"), Err(Error::Refused(_))));
+    let said = jobs.decisions(None, 10).unwrap();
+    assert_eq!((said.len(), said[0].says().contains("sent again (their disk died)")), (1, true), "{said:?}");
     let known = jobs.outbox().find("t", "a").unwrap().unwrap();
+    assert_eq!(known.acts.iter().map(|(act, _)| *act).collect::<Vec<_>>(), [Act::Resent]);
     assert_eq!((known.message, known.ended.map(|e| e.0)), (None, Some(Ending::Published)));
     jobs.shutdown(PATIENCE).unwrap();
 }

@@ -99,7 +99,7 @@ impl<'t, S: Source, K: Key + 'static, V: Value + 'static> Lazy<'t, S, K, V> {
 fn ours(e: TableError) -> StoreError {
     match e {
         TableError::Storage(e) => e.into(),
-        other => StoreError::Damaged { why: other.to_string() },
+        other => StoreError::damaged(other.to_string()),
     }
 }
 

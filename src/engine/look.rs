@@ -1,13 +1,15 @@
 //! One look at the alert rules, inside a round of the writer: what is kept and what is told rest on the same commit.
 
-use super::alerts::{ALERTS, Alarms, Word};
+use super::alerts::Alarms;
 use super::core::Core;
+use super::tell::{self, ALERTS};
 use crate::handler::shared::Shared;
 use crate::model::id::JobId;
 use crate::model::job::JobState;
 use crate::model::time::Wall;
-use crate::observe::alerts::{Book, Failing, First, Looked, Seen, look};
+use crate::observe::alerts::Said;
 use crate::observe::events;
+use crate::observe::watch::{Book, Failing, First, Seen, look};
 use crate::store::{Lane, Op, StoreError, View, Write};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 pub(crate) struct LookOp {
     core: Arc<Core>,
     alarms: Arc<Alarms>,
-    looked: Option<Looked>,
+    looked: Option<(Book, Vec<Said>, Option<Wall>)>,
     /// The oldest undelivered message of each topic, read before: a long backlog must not hold the writer up.
     unsent: Vec<(String, Wall)>,
     /// What was taken out of the counters for this look; put back if it fails.
@@ -142,19 +144,28 @@ impl Op for LookOp {
         let alarms = &self.alarms;
         // Before the look: what becomes ready after it asks for the next one.
         alarms.watches_line.store(false, Ordering::Release);
-        let book = alarms.book.lock().clone();
+        // As the file has it, with what another look of this very round has found.
+        let book = Book::from_row(readable(tx.meta(ALERTS))?.as_deref());
         let seen = self.seen(tx, &book)?;
-        let looked = look(&alarms.rules, &book, &seen);
+        let mut looked = look(&alarms.rules, &book, &seen);
+        let said: Vec<Said> =
+            looked.notices.into_iter().map(|notice| Said::new(looked.book.next_number(), notice)).collect();
         if looked.book != book {
             let bytes = serde_json::to_vec(&looked.book).map_err(|e| StoreError::Bug(e.to_string()))?;
             tx.put_meta(ALERTS, &bytes)?;
         }
-        self.looked = Some(looked);
+        for said in &said {
+            // Where nobody is told nobody waits to hear that it is over.
+            let heard = said.over && alarms.teller.is_none();
+            let name = format!("{}{}", tell::SAID, said.firing.subject());
+            tell::put(tx, &name, &Said { heard, ..said.clone() })?;
+        }
+        self.looked = Some((looked.book, said, looked.next));
         Ok(())
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         let alarms = &self.alarms;
-        let (Ok(()), Some(Looked { book, notices, next })) = (result, self.looked) else {
+        let (Ok(()), Some((book, said, next))) = (result, self.looked) else {
             alarms.failing.lock().extend(self.failing);
             alarms.attempts.fetch_add(self.ended.0, Ordering::AcqRel);
             alarms.retries.fetch_add(self.ended.1, Ordering::AcqRel);
@@ -169,14 +180,15 @@ impl Op for LookOp {
         let told: HashSet<JobId> = book.failing_jobs().collect();
         alarms.any_told.store(!told.is_empty(), Ordering::Release);
         *alarms.jobs_told.lock() = told;
-        *alarms.book.lock() = book;
         if let Some(next) = next {
             let now = self.core.shared.now();
             alarms.timer.look_at_alerts(now.mono.after(Duration::from_millis(next.since(now.wall))));
         }
-        for notice in notices {
-            events::alert(&notice);
-            let _ = alarms.to.send(Word::Notice(notice));
+        for said in said {
+            events::alert(&said);
+            if let Some(teller) = &alarms.teller {
+                teller.said(&self.core.shared, said);
+            }
         }
     }
 }

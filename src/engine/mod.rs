@@ -16,6 +16,7 @@ pub(crate) mod recover;
 pub(crate) mod relay;
 pub(crate) mod relays;
 pub(crate) mod report;
+pub(crate) mod tell;
 pub(crate) mod timer;
 pub(crate) mod wake;
 pub(crate) mod worker;

@@ -166,6 +166,8 @@ tables! {
     output: "q/output", u64 => Bytes;
     /// Job -> its letter.
     letter: "q/letter", u64 => Bytes;
+    /// Job -> its revision: letters that nobody is known to have been told of.
+    untold: "q/untold", u64 => u32;
     /// When (ms, in whole seconds), job / 64 -> ended ones whose rows may go, as bits.
     prune: "q/prune", (u64, u64) => u64;
     /// When (ms), kind and key: memories that may go.

@@ -9,6 +9,7 @@ use crate::handler::effect::panic_text;
 use crate::handler::reply::answer;
 use crate::handler::shared::Shared;
 use crate::jobs::Jobs;
+use crate::model::shown::Shown;
 use crate::observe::alerts::{Firing, Said};
 use crate::observe::events;
 use crate::store::Lane;
@@ -69,13 +70,16 @@ impl Alert {
     }
 }
 
-/// In one line, as somebody would be told: the question of a letter, the words of a rule.
+/// In one line, as somebody would be told, whatever an app put into it: the question of a letter, the words of a rule.
 impl fmt::Display for Alert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.event {
-            AlertEvent::Letter(letter) => write!(f, "{}/{}: {}", letter.kind(), letter.key(), letter.headline()),
-            AlertEvent::Fired(firing) => f.write_str(&firing.text),
-            AlertEvent::Resolved(firing) => write!(f, "over: {}", firing.text),
+            AlertEvent::Letter(letter) => {
+                let name = format!("{}/{}", letter.kind(), letter.key());
+                write!(f, "{}: {}", Shown(&name), Shown(&letter.headline()))
+            }
+            AlertEvent::Fired(firing) => write!(f, "{}", Shown(&firing.text)),
+            AlertEvent::Resolved(firing) => write!(f, "over: {}", Shown(&firing.text)),
         }
     }
 }

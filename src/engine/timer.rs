@@ -474,7 +474,7 @@ impl Timer {
         // The next look, if there is anything to prune at all: an empty queue has no reason to wake.
         let next = self.core.shared.store.read(|v| v.prunable(Wall(u64::MAX), 1)).unwrap_or_default();
         let tomb = self.core.shared.store.read(|v| v.tombs(Wall(u64::MAX), 1)).unwrap_or_default();
-        let fade = self.core.shared.store.read(|v| v.fading(Wall(u64::MAX), 1)).unwrap_or_default();
+        let fade = self.core.shared.store.read(|v| v.fading(None, Wall(u64::MAX), 1)).unwrap_or_default();
         let due = [next.first().map(|(d, _)| *d), tomb.first().map(|(d, _, _)| *d), fade.first().map(|(d, _, _)| *d)];
         let due = due.into_iter().flatten().min();
         if let Some(due) = due {

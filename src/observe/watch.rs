@@ -6,6 +6,7 @@
 
 use super::alerts::{AlertRule, AlertRules, Firing, Notice};
 use crate::model::id::JobId;
+use crate::model::shown::Shown;
 use crate::model::time::{Wall, millis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -241,7 +242,7 @@ fn failing(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
     }
     for job in &seen.over {
         if let Some(was) = out.book.jobs.remove(job) {
-            let text = format!("{}/{} is over", was.kind, was.key);
+            let text = format!("{} is over", Shown(&format!("{}/{}", was.kind, was.key)));
             out.notices.push(Notice::Resolved(same_job(*job, &was, text)));
         }
     }
@@ -250,7 +251,7 @@ fn failing(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
             continue;
         }
         let now = Job { kind: f.kind.clone(), key: f.key.clone(), since: seen.now };
-        let text = format!("{}/{} has failed {} times", f.kind, f.key, f.attempts);
+        let text = format!("{} has failed {} times", Shown(&format!("{}/{}", f.kind, f.key)), f.attempts);
         out.notices.push(Notice::Fired(same_job(f.job, &now, text)));
         out.book.jobs.insert(f.job, now);
     }

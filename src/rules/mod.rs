@@ -32,6 +32,7 @@ use crate::model::fact::Fact;
 use crate::model::id::{EffectId, JobKey, Token};
 use crate::model::job::{JobRecord, JobState, Memo, State};
 use crate::model::letter::{Entry, LetterRecord};
+use crate::model::shown::Shown;
 use crate::model::time::{Now, Wall};
 
 /// What a decision wants written, all of it in one transaction. Every job makes three of them: what is rare is boxed.
@@ -168,7 +169,9 @@ impl Change {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another claim, a decision or the job's end came first.
-    #[error("the lease is over: this attempt was fenced, and what it still tries to change is refused")]
+    #[error(
+        "the lease is over: this attempt was fenced, and what it still tries to change is refused; return from the handler"
+    )]
     Fenced,
     /// Tokens rise with every claim; this one is not above the last.
     #[error("the token {given} is not above {last}, the last one of this job: a claim needs a new token")]
@@ -198,13 +201,13 @@ pub enum Refusal {
     #[error("say first whether these happened: {}", list(.0))]
     Unresolved(Vec<EffectId>),
     /// This is not one of the valid choices.
-    #[error("not a valid choice here: {0}")]
+    #[error("not a valid choice here: {}", Shown(.0))]
     NotAChoice(String),
     /// Two people have to decide this, and the first one cannot be the second.
-    #[error("{0} has decided this already: a second person has to agree")]
+    #[error("{} has decided this already: a second person has to agree", Shown(.0))]
     SecondPerson(String),
     /// Calls are still running.
-    #[error("a call of {0} is still running: wait for its end")]
+    #[error("a call of {} is still running: wait for its end", Shown(&.0.to_string()))]
     CallRunning(EffectId),
     /// Effects without an answer forbid ending as success.
     #[error("the job cannot end as success before these are answered: {}", list(.0))]
@@ -218,12 +221,10 @@ fn instead(state: &State) -> &'static str {
             ": wait for its end, or cancel it"
         }
         State::Compensating => ": what it did is being undone, wait for its end",
-        State::Done
-        | State::Cancelled
-        | State::Discarded
-        | State::HandledOutside
-        | State::Compensated
-        | State::Remembered => ": it is over",
+        State::Discarded => ": it is over, and in the trash while its rows are kept (Jobs::trash, Jobs::restore)",
+        State::Done | State::Cancelled | State::HandledOutside | State::Compensated | State::Remembered => {
+            ": it is over; the same work once more needs a key of its own"
+        }
     }
 }
 
@@ -233,7 +234,8 @@ fn what(since: &[String]) -> String {
 }
 
 fn list(ids: &[EffectId]) -> String {
-    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    let ids = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Shown(&ids).to_string()
 }
 
 /// What is known about the calls of one effect, at the moment of a decision.

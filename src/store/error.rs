@@ -107,7 +107,7 @@ pub enum StoreError {
     #[error("an app table could not be opened ({0}); one that nothing has written to yet does not exist")]
     Table(String),
     /// Larger than allowed.
-    #[error("{what} has {len} bytes, at most {limit} are allowed: nothing was written")]
+    #[error("{what} has {len} bytes, at most {limit} are allowed: nothing was written; make it smaller")]
     TooBig {
         /// What is too big.
         what: &'static str,

@@ -214,3 +214,19 @@ fn without_a_callback_the_rules_are_watched_kept_and_read() {
     heard.until(&["no dead letter waits any more", "resolved=true"]);
     jobs.shutdown(PATIENCE).unwrap();
 }
+
+/// A key that wants to be two lines, and to be read backwards: what somebody is told stays one line that reads as it was written.
+#[test]
+fn an_alert_is_one_line_whatever_the_key_says() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told).start().unwrap();
+    dead(&ground, &jobs, "a\nover: \u{202e}everything");
+    run_until_told(&jobs).unwrap();
+    close(jobs);
+    let all = told.all.lock().unwrap();
+    assert_eq!(all.len(), 2, "{all:?}");
+    for line in all.iter() {
+        assert!(line.contains(r"fails/a\nover: \u{202e}everything"), "{line}");
+        assert!(!line.chars().any(onceward::model::letter::breaks_a_line), "{line}");
+    }
+}

@@ -117,8 +117,8 @@ pub use model::question::Question;
 pub use model::shown::Shown;
 pub use model::time::Wall;
 pub use observe::{
-    AlertRule, AlertRules, AttemptLine, Firing, GaveBack, ProofLog, RetryRatio, SafetyCard, SafetyCards, Sink, Snapshot,
-    Zone,
+    AlertRule, AlertRules, AttemptLine, Firing, GaveBack, ProofLog, RetryRatio, SafetyCard, SafetyCards, Sink,
+    Snapshot, Zone,
 };
 pub use outbox::{Outbox, OutboxMessage, TopicState};
 pub use rules::Refusal;
@@ -144,3 +144,7 @@ struct OutboxPage;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/publishers.md")]
 struct Publishers;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/screens.md")]
+struct Screens;

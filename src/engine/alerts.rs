@@ -2,6 +2,7 @@
 //!
 //! The rules are watched whether or not anybody is told: `look` keeps what they say, `tell` calls the app.
 
+use super::oldest::Sweep;
 use super::tell::Teller;
 use super::wake::TimerHandle;
 use crate::handler::shared::Changed;
@@ -14,7 +15,7 @@ use crate::model::time::Mono;
 use crate::observe::alerts::AlertRules;
 use crate::observe::watch::Failing;
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,6 +27,8 @@ const MOVING: Duration = Duration::from_secs(60);
 pub(crate) struct Alarms {
     pub(super) rules: AlertRules,
     pub(super) timer: TimerHandle,
+    /// How far the search for the oldest message is, by topic.
+    pub(super) sweeps: Mutex<HashMap<String, Sweep>>,
     /// Who is told, if anybody is.
     pub(crate) teller: Option<Arc<Teller>>,
     pub(super) failing: Mutex<Vec<Failing>>,
@@ -52,6 +55,7 @@ impl Alarms {
             rules,
             timer,
             teller,
+            sweeps: Mutex::default(),
             failing: Mutex::default(),
             attempts: AtomicU64::new(0),
             retries: AtomicU64::new(0),
@@ -103,9 +107,13 @@ impl Alarms {
     }
     /// Messages were written, or delivered.
     pub(crate) fn outbox(&self, news: &[TopicNews], now: Mono) {
-        for TopicNews { news, .. } in news {
+        for TopicNews { topic, news } in news {
             match news {
                 News::Written | News::Retried | News::Resent => {
+                    if matches!(news, News::Retried) {
+                        // It is older than others that are on their way.
+                        self.sweeps.lock().remove(topic);
+                    }
                     if let Some(limit) = self.rules.outbox
                         && !self.watches_outbox.swap(true, Ordering::AcqRel)
                     {

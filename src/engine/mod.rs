@@ -9,6 +9,7 @@ pub(crate) mod cards;
 pub(crate) mod core;
 pub(crate) mod dispatcher;
 pub(crate) mod look;
+pub(crate) mod oldest;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 mod publish;

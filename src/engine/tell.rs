@@ -89,6 +89,7 @@ struct Inner {
 }
 
 impl Inner {
+    #[cfg(feature = "testkit")]
     fn is_quiet(&self) -> bool {
         self.order.is_empty() && !self.more && !self.calling && self.heard.is_empty() && self.keeping == 0
     }

@@ -54,6 +54,8 @@ pub struct Seen {
     pub ready: Vec<First>,
     /// Topics of the outbox that are not paused and have undelivered messages, each with the age of the oldest.
     pub unsent: Vec<(String, Wall)>,
+    /// Topics of which that is not known yet: what was said of them stands.
+    pub unclear: Vec<String>,
     /// Jobs that failed often since the last look.
     pub failing: Vec<Failing>,
     /// Of the jobs that were told: those that are over.
@@ -353,6 +355,11 @@ fn outbox(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
         }
         out.book.outbox.insert(topic.clone(), Since { since, told });
     }
+    for topic in &seen.unclear {
+        if let Some(was) = before.get(topic) {
+            out.book.outbox.insert(topic.clone(), *was);
+        }
+    }
     for (topic, was) in before.iter().filter(|(topic, t)| t.told && !out.book.outbox.contains_key(*topic)) {
         let text = format!("topic {topic:?} has nothing undelivered any more, or it is paused");
         out.notices.push(Notice::Resolved(say(topic, was.since, text)));
@@ -559,7 +566,9 @@ mod tests {
         assert_eq!(w.look(20, unsent(&[("a", 0), ("b", 19)])), (none(), Some(34)));
         assert_eq!(w.look(21, unsent(&[("a", 20)])).0, ["over outbox-stuck"]);
         assert_eq!(w.look(40, unsent(&[("a", 20)])).0.len(), 1);
-        assert_eq!(w.look(41, unsent(&[])), (vec!["over outbox-stuck".to_owned()], None));
+        let unclear = Seen { unclear: vec!["a".into(), "c".into()], ..Seen::default() };
+        assert_eq!(w.look(41, unclear), (none(), None), "it is still being looked for: nothing is over yet");
+        assert_eq!(w.look(42, unsent(&[])), (vec!["over outbox-stuck".to_owned()], None));
     }
 
     /// One retry in ten is usual here; then half of the attempts are retries. It is told once the window is over, and over when a

@@ -183,7 +183,7 @@ fn every_mistake_of_a_setup_is_refused_at_start() {
         (
             |b| b.on(ok::<Kindless>),
             Setup::BadName { what: "kind", name: String::new() },
-            "the kind \"\" is empty or too long (at most 128 bytes)",
+            "the kind \"\" is empty or too long: give it a name of 1 to 128 bytes",
         ),
         (
             |b| b.on(ok::<NamelessEffect>).effect(done::<Nameless>),

@@ -392,3 +392,52 @@ fn a_message_that_was_put_aside_is_told_until_somebody_decides() {
     close(jobs);
     assert_eq!((told.signs.times("fired outbox-stuck"), told.signs.times("over outbox-stuck")), (1, 1));
 }
+
+/// Thousands of keys wait, and one of their messages is stuck: it is told once, also while the search among the others goes on, is not
+/// over because most of them went out, and is over when a person has decided the last one.
+#[test]
+fn one_stuck_message_among_thousands_of_keys_is_found_and_stays_found() {
+    const KEYS: usize = 3_000;
+    let (ground, told) = (Ground::new(), Told::default());
+    let away = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let broker = away.clone();
+    let jobs = queue(&ground, &told)
+        .alert_rules(AlertRules::new().retry_ratio(None))
+        .topic("paid", Topic::default().batch(500))
+        .publisher("paid", move |m: &onceward::Message| {
+            if m.id == "2000" {
+                Err(Fail::permanent("no such order"))
+            } else if broker.load(std::sync::atomic::Ordering::SeqCst) {
+                Err(Fail::new("no broker"))
+            } else {
+                Ok(())
+            }
+        })
+        .start()
+        .unwrap();
+    jobs.transact::<_, Fail>(|tx| {
+        for n in 0..KEYS {
+            tx.send(onceward::Outgoing::new("paid", n.to_string(), &n).key(n.to_string()))?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    for _ in 0..15 {
+        ground.pass(&jobs, MINUTE);
+    }
+    told.signs.until("fired outbox-stuck", 1);
+    away.store(false, std::sync::atomic::Ordering::SeqCst);
+    for _ in 0..60 {
+        ground.pass(&jobs, MINUTE);
+    }
+    let topic = &jobs.outbox().topics().unwrap()[0];
+    assert_eq!((topic.depth, topic.stuck), (1, 1), "everything else went out");
+    assert_eq!(told.signs.times("over outbox-stuck"), 0);
+    jobs.outbox().discard("paid", "2000", "ann", "there is no such order").unwrap();
+    for _ in 0..3 {
+        ground.pass(&jobs, MINUTE);
+    }
+    told.signs.until("over outbox-stuck", 1);
+    close(jobs);
+    assert_eq!((told.signs.times("fired outbox-stuck"), told.signs.times("over outbox-stuck")), (1, 1));
+}

@@ -148,7 +148,7 @@ impl Jobs {
         let shared = self.shared();
         shared.may_call()?;
         let mut now: Vec<Firing> =
-            shared.store.read(|v| standing(v))?.into_iter().filter(|said| !said.over).map(|said| said.firing).collect();
+            shared.store.read(standing)?.into_iter().filter(|said| !said.over).map(|said| said.firing).collect();
         now.sort_by_key(|firing| firing.since);
         Ok(now)
     }

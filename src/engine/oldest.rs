@@ -94,7 +94,6 @@ fn readable<T>(found: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreE
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 mod tests {
     use super::*;
     use crate::clock::ManualClock;

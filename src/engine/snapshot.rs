@@ -52,7 +52,7 @@ pub(crate) fn take(observer: &Observer, shared: &Shared, alarms: Option<&Alarms>
 /// What the alert rules say, and what a callback still has to hear.
 fn alerts(shared: &Shared, alarms: Option<&Alarms>, gauges: &mut Gauges) -> Result<(), Error> {
     gauges.alerts = AlertRule::ALL.iter().map(|rule| (rule.as_str(), 0)).collect();
-    for said in shared.store.read(|v| standing(v))?.iter().filter(|said| !said.over) {
+    for said in shared.store.read(standing)?.iter().filter(|said| !said.over) {
         *gauges.alerts.entry(said.firing.rule.as_str()).or_default() += 1;
     }
     if let Some(teller) = alarms.and_then(|a| a.teller.as_ref()) {

@@ -339,7 +339,7 @@ pub(crate) struct Owed {
 impl Owed {
     /// All of it; of letters that nobody can have been told of (not `tells`) it is enough to know whether there are any.
     pub(crate) fn read(store: &Store, tells: bool) -> Result<Self, StoreError> {
-        let mut owed = Self { letters: Vec::new(), said: store.read(|v| standing(v))? };
+        let mut owed = Self { letters: Vec::new(), said: store.read(standing)? };
         loop {
             let after = owed.letters.last().map(|(job, _)| *job);
             let page = store.read(|v| v.untold(after, MOST_LETTERS))?;

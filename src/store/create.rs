@@ -92,7 +92,7 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
             .write_fresh_sidecar(&run_file::fresh(RunHeader { instance, epoch, round: live.round }))
             .map_err(|e| place.of_sidecar(e))?;
     }
-    let (run, header, slots) = place.sidecar().and_then(|s| Ok(RunFile::open(s)?)).map_err(|e| place.of_sidecar(e))?;
+    let (run, header, slots) = place.sidecar().and_then(RunFile::open).map_err(|e| place.of_sidecar(e))?;
     let known = header.filter(|h| h.instance == found.instance);
     let (next, rewound) = next_meta(found, known)?;
     let tx = begin(&db.db, options.commits)?;

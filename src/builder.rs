@@ -1,11 +1,9 @@
 //! What is said before a queue starts, and the start: the setup is checked, the file opened, what a dead process left behind is
 //! recovered, and only then the threads begin.
 
-#[cfg(feature = "testkit")]
-use crate::clock::Clock;
-use crate::clock::SystemClock;
+use crate::clock::{Clock, SystemClock};
 use crate::desk::alert::{self, Alert, Listener};
-use crate::engine::alerts::{self, ALERTS, Alarms};
+use crate::engine::alerts::Alarms;
 #[cfg(feature = "tokio")]
 use crate::engine::bridge::Handle;
 use crate::engine::core::{Core, Pool, Pooled};
@@ -16,6 +14,7 @@ use crate::engine::outbox::{SUSPECTS, SuspectOp};
 use crate::engine::recover::{self, RecoverOp};
 use crate::engine::relays::{AsyncDeliver, Deliver, Relays};
 use crate::engine::report::Reporter;
+use crate::engine::tell::{self, ALERTS, Owed, Teller, TellsOp};
 use crate::engine::wake::TimerHandle;
 use crate::engine::worker;
 use crate::error::{Error, Setup};
@@ -35,6 +34,7 @@ use crate::handler::trust::{Marks, Trust};
 use crate::jobs::{Jobs, Tasks};
 use crate::model::id::{IdempotencyKey, JobId, KindId};
 use crate::model::outbox::Topic;
+use crate::observe::watch::Book;
 use crate::observe::{AlertRules, Observer, SafetyCards, Sink, events};
 use crate::store::{Commits, Lane, Place, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -220,15 +220,22 @@ impl Builder {
     }
     /// Who is told that a person is needed: the moment a dead letter is created, with its question, and when one of the
     /// [`alert_rules`](Self::alert_rules) begins or ceases to speak. Called on a thread of its own, one alert after the other,
-    /// after the commit; it may pause what the alert is about, and may take its time. Several callbacks are all called.
+    /// after the commit; it may pause what the alert is about. Several callbacks are all called, one after the other.
     ///
-    /// Each alert is told at most once: a crash between the commit and the call, or a shutdown whose callbacks take more than five
-    /// seconds, loses the call, never the letter. Read [`dead_letters`](crate::Jobs::dead_letters) at start, too.
+    /// Nothing is lost, and nothing is told twice: what is owed is in the file before the call, and leaves it when every callback
+    /// has returned (or panicked, which is logged). If the process ends in between, the next one that has a callback tells it again,
+    /// and [`Alert::again`](crate::Alert::again) says that it may have been told. What is over before its turn came is not told.
+    ///
+    /// While a callback runs nothing else is told, though everything is watched and kept. One that has not returned after 5 s is
+    /// named in a warning by the place where it was registered, and seen in [`Jobs::snapshot`](crate::Jobs::snapshot): hand slow work
+    /// to a thread of your own.
+    #[track_caller]
     pub fn on_alert(mut self, f: impl Fn(&Alert) + Send + Sync + 'static) -> Self {
-        self.listeners.push(Box::new(f));
+        self.listeners.push(Listener::new(f));
         self
     }
-    /// When the rules speak; the defaults are on as soon as there is somebody to tell.
+    /// When the rules speak. They are watched, kept and logged whether or not there is a callback, and what they say is read with
+    /// [`Jobs::alerts`](crate::Jobs::alerts).
     pub fn alert_rules(mut self, rules: AlertRules) -> Self {
         self.alert_rules = rules;
         self
@@ -292,12 +299,7 @@ impl Builder {
             Err(StoreError::Corrupt { .. }) => None,
             Err(e) => return Err(e.into()),
         };
-        let (alarms, words) = if self.listeners.is_empty() {
-            (None, None)
-        } else {
-            let (alarms, words) = Alarms::new(self.alert_rules, alerts.as_deref(), timer.clone());
-            (Some(alarms), Some(words))
-        };
+        let alarms = alarms(&store, self.alert_rules, alerts.as_deref(), !self.listeners.is_empty(), &timer, &clock)?;
         let reporter = Arc::new(Reporter::new(timer.clone(), clock.clone(), relays.clone(), observer, alarms.clone()));
         let marks = marks.and_then(|m| Marks::from_bytes(&m));
         let kept = marks.unwrap_or_default();
@@ -381,8 +383,9 @@ impl Builder {
         // From here on the hook and the store hold each other: an early return has to go through the end of a queue, too, or the
         // file would stay locked.
         let queue = Jobs::of(core, reporter, timer, bridge);
-        if let Some(words) = words {
-            alerts::spawn(words, alert::teller(shared, self.listeners)).map_err(|e| Error::Store(e.into()))?;
+        if let Some(teller) = queue.0.core.alarms.as_ref().and_then(|a| a.teller.clone()) {
+            let calls = alert::teller(shared.clone(), teller.clone(), self.listeners);
+            tell::spawn(teller, shared, calls).map_err(|e| Error::Store(e.into()))?;
         }
         let begun = crate::engine::spawn(&queue.0.core, told, &jobs, abort, workers, &mut queue.0.threads.lock());
         begun.map_err(|e| Error::Store(e.into()))?;
@@ -449,6 +452,35 @@ impl Builder {
             Some(what) => Err(Error::NoRuntime(what)),
         }
     }
+}
+
+/// What is watched, and who is told: what the file knows of it, before anything happens.
+fn alarms(
+    store: &Store,
+    rules: AlertRules,
+    kept: Option<&[u8]>,
+    tells: bool,
+    timer: &TimerHandle,
+    clock: &Arc<dyn Clock>,
+) -> Result<Option<Arc<Alarms>>, Error> {
+    if !tells && !rules.any() && kept.is_none() {
+        return Ok(None);
+    }
+    if !tells {
+        return Ok(Some(Alarms::new(rules, timer.clone(), None)));
+    }
+    let mut book = Book::from_row(kept);
+    let owed = Owed::read(store, book.tells())?;
+    let teller = Teller::new(timer.clone(), clock.clone(), book.tells(), owed);
+    if !book.tells() {
+        // Before anybody is: what is not known to be heard from here on may have been.
+        book.begin_to_tell();
+        let (tell, reply) = answer();
+        let op = TellsOp::new(book, tell);
+        store.submit(Lane::Outcome, Box::new(op)).map_err(|(_, e)| store_error(e))?;
+        reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)?;
+    }
+    Ok(Some(Alarms::new(rules, timer.clone(), Some(teller))))
 }
 
 fn task_ends(core: &Arc<Core>, bridge: Option<&Arc<Tasks>>) -> (Option<ToTasks>, worker::Abort) {

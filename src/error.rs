@@ -1,6 +1,7 @@
 //! The one public error: what failed, what it means for the job, what to do next.
 
 use crate::model::id::JobId;
+use crate::model::shown::Shown;
 use crate::rules::Refusal;
 use crate::store::StoreError;
 use std::fmt;
@@ -71,9 +72,21 @@ pub enum Error {
         /// The id.
         id: String,
     },
+    /// The key of a topic has no message with this number.
+    #[error(
+        "there is no message {number} of the key {key:?} in the topic {topic:?}: take key and number from Outbox::stuck(..), and look whether it was decided meanwhile"
+    )]
+    NoNumber {
+        /// The topic.
+        topic: String,
+        /// The ordering key.
+        key: String,
+        /// The number.
+        number: u64,
+    },
     /// A payload, request or value could not be encoded or decoded.
     #[error(
-        "{what} could not be encoded or read: {why}. Give the value the type it was stored with, and a type that serde can carry"
+        "{} could not be encoded or read: {}. Give the value the type it was stored with, and a type that serde can carry", Shown(.what), Shown(.why)
     )]
     Encode {
         /// What.
@@ -85,7 +98,7 @@ pub enum Error {
     #[error("{0}")]
     Setup(Setup),
     /// The time given to a wait is over; the job goes on.
-    #[error("the wait is over, and job {0} has not ended: it goes on")]
+    #[error("the wait is over, and job {0} has not ended: it goes on; wait again, or look at Jobs::state")]
     WaitOver(JobId),
     /// What the job did is being undone, and that waits for a person: it ends only when this other job's letter is decided.
     #[error(
@@ -99,13 +112,13 @@ pub enum Error {
         letter: JobId,
     },
     /// The time given to a drain is over; work goes on.
-    #[error("the wait is over, and the queue is not idle: it goes on")]
+    #[error("the wait is over, and the queue is not idle: it goes on; wait again, or look at Jobs::snapshot")]
     NotIdle,
     /// The app's transaction closure failed; nothing of it was stored.
-    #[error("the transaction closure failed, and nothing of it was stored: {0}")]
+    #[error("the transaction closure failed, and nothing of it was stored: {}", Shown(.0))]
     App(String),
     /// The transaction closure panicked; nothing of it was stored.
-    #[error("the transaction closure panicked, and nothing of it was stored: {0}")]
+    #[error("the transaction closure panicked, and nothing of it was stored: {}", Shown(.0))]
     Panicked(String),
     /// An async handler, performer or probe needs a runtime.
     #[error("{0} is async, and there is no runtime: enable the feature `tokio`")]
@@ -113,7 +126,9 @@ pub enum Error {
 }
 
 fn shorter(what: &str) -> &'static str {
-    if what.contains("key") || what.contains("name") || what.contains("part") {
+    if what.contains("reason") {
+        "say it in fewer words, and keep the rest elsewhere"
+    } else if what.contains("key") || what.contains("name") || what.contains("part") {
         "use a shorter one, e.g. a hash of it"
     } else {
         "store large data elsewhere and pass a reference"
@@ -221,7 +236,7 @@ impl fmt::Display for Setup {
                 "the topic {t:?} has a policy and no publisher: add .publisher({t:?}, ..), or correct the name"
             ),
             Self::BadName { what, name } => {
-                write!(f, "the {what} {name:?} is empty or too long (at most 128 bytes)")
+                write!(f, "the {what} {name:?} is empty or too long: give it a name of 1 to 128 bytes")
             }
             Self::PayloadLimit { asked, most } => write!(
                 f,

@@ -355,7 +355,7 @@ impl Jobs {
     /// A store that cannot read.
     pub fn snapshot(&self) -> Result<crate::observe::Snapshot, Error> {
         let shared = self.may_start_work()?;
-        crate::engine::snapshot::take(&self.0.reporter.observer, shared)
+        crate::engine::snapshot::take(&self.0.reporter.observer, shared, self.0.core.alarms.as_deref())
     }
     /// The safety cards of every registered kind: what each promises, in six fields. Displayed as Markdown.
     pub fn safety_cards(&self) -> crate::observe::SafetyCards {
@@ -491,8 +491,8 @@ impl Inner {
         // Whoever was about to begin a handler has begun it, and is stopped like the others; nobody begins one from here on.
         drop(shared.pauses.write());
         let report = idle::stop(&self.core, at_most);
-        if let Some(alarms) = &self.core.alarms {
-            alarms.stop();
+        if let Some(teller) = self.core.alarms.as_ref().and_then(|a| a.teller.as_ref()) {
+            teller.stop();
         }
         self.timer.stop();
         shared.phase.store(Phase::Closed as u8, Ordering::Release);

@@ -107,17 +107,19 @@ pub use handler::publish::{AsyncPublisher, Publisher};
 pub use handler::tx::Tx;
 pub use jobs::{Jobs, Report, Scope};
 pub use model::Limits;
-pub use model::attempt::Class;
-pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappened, Risk, Undoing};
-pub use model::id::{EffectId, IdempotencyKey, JobId, JobKey};
+pub use model::attempt::{Class, Outcome as AttemptOutcome};
+pub use model::effect::{EffectCard, EffectState, Recovery, Refusal as NotHappened, Risk, UndoJob, Undoing};
+pub use model::id::{EffectId, IdempotencyKey, JobId, JobKey, Token};
 pub use model::job::{Codec, Enqueued, State};
 pub use model::letter::{Entry, Signed, Verdict, Why};
 pub use model::outbox::{Act, Ending, Message, OnStuck, Outboxed, Topic};
-pub use model::policy::{Backoff, Keep, OnDead, OnInterrupt, Policy};
+pub use model::policy::{Backoff, Keep, KindRules, OnDead, OnInterrupt, Policy};
 pub use model::question::Question;
+pub use model::shown::Shown;
 pub use model::time::Wall;
 pub use observe::{
-    AlertRule, AlertRules, AttemptLine, Firing, ProofLog, RetryRatio, SafetyCard, SafetyCards, Sink, Snapshot,
+    AlertRule, AlertRules, AttemptLine, Firing, GaveBack, ProofLog, RetryRatio, SafetyCard, SafetyCards, Sink,
+    Snapshot, Zone,
 };
 pub use outbox::{Outbox, OutboxMessage, TopicState};
 pub use rules::Refusal;
@@ -127,7 +129,7 @@ pub use store::{AppRead, StoreError};
 pub mod prelude {
     pub use crate::{
         AsyncCx, Cx, Decision, Effect, EffectCard, Enqueued, Fail, FailExt, IdempotencyKey, Job, JobId, JobKey, Jobs,
-        Outcome, Policy, Recovery, Risk, State, Tx, Undo,
+        Message, OnDead, OnStuck, Outcome, Policy, Recovery, Risk, State, Topic, Tx, Undo,
     };
 }
 
@@ -143,3 +145,7 @@ struct OutboxPage;
 #[cfg(doctest)]
 #[doc = include_str!("../docs/publishers.md")]
 struct Publishers;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/screens.md")]
+struct Screens;

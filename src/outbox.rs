@@ -8,6 +8,7 @@ use crate::jobs::Jobs;
 use crate::model::letter::{Signed, Why};
 use crate::model::outbox::{Act, Delivery, Ending, Message, Standing};
 use crate::model::time::Wall;
+use crate::rules::Refusal;
 use crate::store::{Lane, StoreError, View};
 use std::time::{Duration, SystemTime};
 
@@ -228,7 +229,7 @@ impl Outbox<'_> {
     /// can be read.
     ///
     /// # Errors
-    /// As there.
+    /// As there; [`Error::NoNumber`] if the key has no such message.
     pub fn retry_number(&self, topic: &str, key: &str, number: u64, who: &str, why: &str) -> Result<(), Error> {
         let wish = self.signed(who, why, Wish::Retry)?;
         self.ask(topic, Which::Number(key.to_owned(), number), wish)?.wait().unwrap_or(Err(Error::ShutDown))
@@ -253,7 +254,7 @@ impl Outbox<'_> {
     /// read, which would hold its key up for ever. What can be read of it is kept with who and why.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`retry_number`](Self::retry_number).
     pub fn discard_number(&self, topic: &str, key: &str, number: u64, who: &str, why: &str) -> Result<(), Error> {
         let wish = self.signed(who, why, Wish::Discard)?;
         self.ask(topic, Which::Number(key.to_owned(), number), wish)?.wait().unwrap_or(Err(Error::ShutDown))
@@ -290,6 +291,12 @@ impl Outbox<'_> {
         Ok(shared.store.read(f)?)
     }
     fn signed(&self, who: &str, why: &str, wish: fn(String, String) -> Wish) -> Result<Wish, Error> {
+        for (what, text) in [("who decides", who), ("why", why)] {
+            if text.trim().is_empty() {
+                let text = format!("it does not say {what}: give this call a name and a reason that are not empty");
+                return Err(Refusal::NotAChoice(text).into());
+            }
+        }
         let Signed { who, why, .. } = sign(self.0.shared(), who.to_owned(), why.to_owned())?;
         Ok(wish(who, why))
     }

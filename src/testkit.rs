@@ -67,6 +67,16 @@ pub fn run_until_idle(jobs: &Jobs) -> Result<(), Error> {
     Err(Error::NotIdle)
 }
 
+/// Waits until the callbacks of [`on_alert`](crate::Builder::on_alert) have heard everything that is owed to them, and the file says
+/// so: a process that dies after this repeats none of it. What the rules find has to be found before, by [`run_until_idle`].
+///
+/// # Errors
+/// [`Error::NotIdle`] if that takes more than a minute of real time, e.g. because a callback waits for the test.
+pub fn run_until_told(jobs: &Jobs) -> Result<(), Error> {
+    let teller = jobs.0.core.alarms.as_ref().and_then(|a| a.teller.as_ref());
+    if teller.is_none_or(|t| t.until_quiet(PATIENCE)) { Ok(()) } else { Err(Error::NotIdle) }
+}
+
 /// How often the relay of a topic has looked for messages since the start: an idle one does not look.
 pub fn outbox_looks(jobs: &Jobs, topic: &str) -> u64 {
     jobs.0.core.relays.looks(topic)

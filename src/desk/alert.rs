@@ -1,23 +1,26 @@
-//! What an app is told when a person is needed, with the means to pause. Called on a thread of its own, after the commit that made
-//! it true, never inside a transaction.
+//! What an app is told when a person is needed, with the means to pause, and what speaks now. Called on a thread of its own, after the
+//! commit that made it true, never inside a transaction.
 
 use super::{DeadLetter, read_letter};
-use crate::engine::alerts::Word;
 use crate::engine::ops::{PauseOp, Scope};
+use crate::engine::tell::{Teller, Word, standing};
 use crate::error::Error;
 use crate::handler::effect::panic_text;
 use crate::handler::reply::answer;
 use crate::handler::shared::Shared;
-use crate::observe::alerts::{Firing, Notice};
+use crate::jobs::Jobs;
+use crate::model::shown::Shown;
+use crate::observe::alerts::{Firing, Said};
 use crate::observe::events;
 use crate::store::Lane;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
 
 /// Somebody has to know, and may pause what it is about.
 pub struct Alert {
     event: AlertEvent,
+    again: bool,
     shared: Arc<Shared>,
 }
 
@@ -38,6 +41,11 @@ impl Alert {
     /// What has come to pass.
     pub fn event(&self) -> &AlertEvent {
         &self.event
+    }
+    /// It may have been told before: a process before this one ended before every callback had returned from it. Whoever sends
+    /// something out for an alert can leave that out, or say "again".
+    pub fn again(&self) -> bool {
+        self.again
     }
     /// Pauses, durably, as [`Jobs::pause`](crate::Jobs::pause) does: the kind of the letter, its queue, or everything.
     ///
@@ -62,49 +70,86 @@ impl Alert {
     }
 }
 
-/// In one line, as somebody would be told: the question of a letter, the words of a rule.
+/// In one line, as somebody would be told, whatever an app put into it: the question of a letter, the words of a rule.
 impl fmt::Display for Alert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.event {
-            AlertEvent::Letter(letter) => write!(f, "{}/{}: {}", letter.kind(), letter.key(), letter.headline()),
-            AlertEvent::Fired(firing) => f.write_str(&firing.text),
-            AlertEvent::Resolved(firing) => write!(f, "over: {}", firing.text),
+            AlertEvent::Letter(letter) => {
+                let name = format!("{}/{}", letter.kind(), letter.key());
+                write!(f, "{}: {}", Shown(&name), Shown(&letter.headline()))
+            }
+            AlertEvent::Fired(firing) => write!(f, "{}", Shown(&firing.text)),
+            AlertEvent::Resolved(firing) => write!(f, "over: {}", Shown(&firing.text)),
         }
     }
 }
 
 impl fmt::Debug for Alert {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Alert").field(&self.event).finish()
+        f.debug_struct("Alert").field("event", &self.event).field("again", &self.again).finish_non_exhaustive()
     }
 }
 
 /// Somebody who is told.
-pub(crate) type Listener = Box<dyn Fn(&Alert) + Send + Sync>;
+pub(crate) struct Listener {
+    call: Box<dyn Fn(&Alert) + Send + Sync>,
+    /// Where it was registered: its name in warnings.
+    at: &'static Location<'static>,
+}
 
-/// Turns what the engine says into what the app is told.
-pub(crate) fn teller(shared: Arc<Shared>, listeners: Vec<Listener>) -> impl Fn(Word) + Send + 'static {
-    move |word| {
+impl Listener {
+    #[track_caller]
+    pub(crate) fn new(f: impl Fn(&Alert) + Send + Sync + 'static) -> Self {
+        Self { call: Box::new(f), at: Location::caller() }
+    }
+}
+
+/// Turns what the engine says into what the app is told; `false` if nobody could be.
+pub(crate) fn teller(
+    shared: Arc<Shared>,
+    calls: Arc<Teller>,
+    listeners: Vec<Listener>,
+) -> impl Fn(Word, bool) -> bool + Send + 'static {
+    move |word, again| {
         let event = match word {
             Word::Letter(job) => match read_letter(&shared, job) {
                 Ok(Some(letter)) => AlertEvent::Letter(Box::new(letter)),
                 // Answered before anybody could be told.
-                Ok(None) => return,
+                Ok(None) => return true,
                 Err(e) => {
                     events::warning(&format!("job {job} needs a person, and its letter cannot be shown: {e}"));
-                    return;
+                    return false;
                 }
             },
-            Word::Notice(Notice::Fired(f)) => AlertEvent::Fired(f),
-            Word::Notice(Notice::Resolved(f)) => AlertEvent::Resolved(f),
-            Word::Stop(_) => return,
+            Word::Said(Said { firing, over: false, .. }) => AlertEvent::Fired(firing),
+            Word::Said(Said { firing, over: true, .. }) => AlertEvent::Resolved(firing),
         };
-        let alert = Alert { event, shared: shared.clone() };
-        for listener in &listeners {
+        let alert = Alert { event, again, shared: shared.clone() };
+        for Listener { call, at } in &listeners {
+            let calling = calls.call(format!("the on_alert callback of {at}, called with \"{alert}\","));
             // One that panics must not keep the others from hearing it.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| listener(&alert))) {
-                events::warning(&format!("a callback for alerts panicked at {alert}: {}", panic_text(panic)));
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(&alert))) {
+                let why = panic_text(panic);
+                events::warning(&format!("the on_alert callback of {at} panicked at \"{alert}\": {why}"));
             }
+            drop(calling);
         }
+        true
+    }
+}
+
+impl Jobs {
+    /// What the alert rules say now, the longest first: what began and is not over, whether or not anybody was told. Dead letters
+    /// are listed by themselves: [`dead_letters`](Self::dead_letters).
+    ///
+    /// # Errors
+    /// A store that cannot read.
+    pub fn alerts(&self) -> Result<Vec<Firing>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        let mut now: Vec<Firing> =
+            shared.store.read(standing)?.into_iter().filter(|said| !said.over).map(|said| said.firing).collect();
+        now.sort_by_key(|firing| firing.since);
+        Ok(now)
     }
 }

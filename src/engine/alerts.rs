@@ -1,51 +1,36 @@
-//! Who is told that a person is needed: a thread of its own calls the app, the writer keeps what was told, the timer looks again.
+//! What asks for a look at the alert rules: the facts of commits, told in a few flags, so that an idle queue is never woken for them.
 //!
-//! Keeps the promise that what is told is durable first, so that a restart does not repeat it, that no callback runs
-//! inside a transaction or holds up the queue, and that one that panics harms nobody.
+//! The rules are watched whether or not anybody is told: `look` keeps what they say, `tell` calls the app.
 
+use super::oldest::Sweep;
+use super::tell::Teller;
 use super::wake::TimerHandle;
-use crate::handler::effect::panic_text;
-use crate::handler::shared::{Changed, inside_transaction};
+use crate::handler::shared::Changed;
 use crate::model::attempt::Outcome;
 use crate::model::fact::Fact;
 use crate::model::id::JobId;
 use crate::model::job::{JobState, State};
 use crate::model::outbox::{News, TopicNews};
 use crate::model::time::Mono;
-use crate::observe::alerts::{AlertRules, Book, Failing, Notice};
-use crate::observe::events;
-use crossbeam_channel::{Receiver, Sender};
+use crate::observe::alerts::AlertRules;
+use crate::observe::watch::Failing;
 use parking_lot::Mutex;
-use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The setting in which the memory of the rules is kept.
-pub(crate) const ALERTS: &str = "alerts";
 /// While a line was told to be stuck and moves, it is looked at this often.
 const MOVING: Duration = Duration::from_secs(60);
-/// A shutdown waits this long for what is still to be told.
-const PATIENCE: Duration = Duration::from_secs(5);
-const THREAD: &str = "onceward-alerts";
-
-/// What the app is told.
-pub(crate) enum Word {
-    /// A letter was created.
-    Letter(JobId),
-    /// A rule spoke.
-    Notice(Notice),
-    /// Nothing more will come; whoever waits for that hears it.
-    Stop(Sender<()>),
-}
 
 /// What is watched, and who is told.
 pub(crate) struct Alarms {
     pub(super) rules: AlertRules,
     pub(super) timer: TimerHandle,
-    pub(super) to: Sender<Word>,
-    pub(super) book: Mutex<Book>,
+    /// How far the search for the oldest message is, by topic.
+    pub(super) sweeps: Mutex<HashMap<String, Sweep>>,
+    /// Who is told, if anybody is.
+    pub(crate) teller: Option<Arc<Teller>>,
     pub(super) failing: Mutex<Vec<Failing>>,
     pub(super) attempts: AtomicU64,
     pub(super) retries: AtomicU64,
@@ -64,16 +49,13 @@ pub(crate) struct Alarms {
 }
 
 impl Alarms {
-    /// With the memory that the file has.
-    pub(crate) fn new(rules: AlertRules, kept: Option<&[u8]>, timer: TimerHandle) -> (Arc<Self>, Receiver<Word>) {
-        // What cannot be read was written by a version that knew other rules: they begin anew.
-        let book: Book = kept.and_then(|bytes| serde_json::from_slice(bytes).ok()).unwrap_or_default();
-        let (to, from) = crossbeam_channel::unbounded();
-        let alarms = Self {
+    /// Nothing is known yet: the first look, at the start, finds out what there is.
+    pub(crate) fn new(rules: AlertRules, timer: TimerHandle, teller: Option<Arc<Teller>>) -> Arc<Self> {
+        Arc::new(Self {
             rules,
             timer,
-            to,
-            book: Mutex::new(book),
+            teller,
+            sweeps: Mutex::default(),
             failing: Mutex::default(),
             attempts: AtomicU64::new(0),
             retries: AtomicU64::new(0),
@@ -84,8 +66,7 @@ impl Alarms {
             window: AtomicBool::new(false),
             jobs_told: Mutex::default(),
             any_told: AtomicBool::new(false),
-        };
-        (Arc::new(alarms), from)
+        })
     }
     /// What became durable. Cheap where nothing has to be looked at: a few flags.
     pub(crate) fn heard(&self, changes: &[Changed], now: Mono) {
@@ -95,7 +76,9 @@ impl Alarms {
             for fact in c.change.facts() {
                 match fact {
                     Fact::Letter { job, .. } if !was_asked => {
-                        let _ = self.to.send(Word::Letter(*job));
+                        if let Some(teller) = &self.teller {
+                            teller.letter(*job, c.change.record().revision);
+                        }
                         at_once = true;
                     }
                     Fact::LetterClosed(_) => at_once = true,
@@ -124,9 +107,13 @@ impl Alarms {
     }
     /// Messages were written, or delivered.
     pub(crate) fn outbox(&self, news: &[TopicNews], now: Mono) {
-        for TopicNews { news, .. } in news {
+        for TopicNews { topic, news } in news {
             match news {
                 News::Written | News::Retried | News::Resent => {
+                    if matches!(news, News::Retried) {
+                        // It is older than others that are on their way.
+                        self.sweeps.lock().remove(topic);
+                    }
                     if let Some(limit) = self.rules.outbox
                         && !self.watches_outbox.swap(true, Ordering::AcqRel)
                     {
@@ -173,30 +160,4 @@ impl Alarms {
         }
         often || (retry && self.rules.retry_ratio.is_some() && !self.window.load(Ordering::Acquire))
     }
-    /// Everything that is still to be told is told, within a bound: the file is open until then.
-    pub(crate) fn stop(&self) {
-        let (done, told) = crossbeam_channel::bounded(1);
-        // The thread that tells does not wait for itself, nor does the writer, which a callback may wait for.
-        let waits = std::thread::current().name() != Some(THREAD) && !inside_transaction();
-        if self.to.send(Word::Stop(done)).is_ok() && waits {
-            let _ = told.recv_timeout(PATIENCE);
-        }
-    }
-}
-
-/// Starts the thread that calls the app. Nobody joins it: an app's callback may take as long as it likes.
-pub(crate) fn spawn(from: Receiver<Word>, tell: impl Fn(Word) + Send + 'static) -> std::io::Result<()> {
-    #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
-    let thread = std::thread::Builder::new().name(THREAD.into()).spawn(move || {
-        for word in from {
-            if let Word::Stop(done) = word {
-                let _ = done.send(());
-                return;
-            }
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| tell(word))) {
-                events::warning(&format!("an alert could not be told: the callback panicked: {}", panic_text(panic)));
-            }
-        }
-    });
-    thread.map(drop)
 }

@@ -1,15 +1,18 @@
 //! One look at the alert rules, inside a round of the writer: what is kept and what is told rest on the same commit.
 
-use super::alerts::{ALERTS, Alarms, Word};
+use super::alerts::Alarms;
 use super::core::Core;
+use super::oldest::{Oldest, SLICE, Sweep, oldest};
+use super::tell::{self, ALERTS};
 use crate::handler::shared::Shared;
 use crate::model::id::JobId;
 use crate::model::job::JobState;
 use crate::model::time::Wall;
-use crate::observe::alerts::{Book, Failing, First, Looked, Seen, look};
+use crate::observe::alerts::Said;
 use crate::observe::events;
+use crate::observe::watch::{Book, Failing, First, Seen, look};
 use crate::store::{Lane, Op, StoreError, View, Write};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,9 +24,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(30);
 pub(crate) struct LookOp {
     core: Arc<Core>,
     alarms: Arc<Alarms>,
-    looked: Option<Looked>,
+    looked: Option<(Book, Vec<Said>, Option<Wall>)>,
     /// The oldest undelivered message of each topic, read before: a long backlog must not hold the writer up.
-    unsent: Vec<(String, Wall)>,
+    unsent: Unsent,
     /// What was taken out of the counters for this look; put back if it fails.
     failing: Vec<Failing>,
     ended: (u64, u64),
@@ -34,7 +37,12 @@ impl LookOp {
         // Before the look: what is written after it asks for the next one.
         alarms.watches_outbox.store(false, Ordering::Release);
         let watched = alarms.rules.outbox.is_some();
-        let unsent = if watched { core.shared.store.read(|v| unsent(v, &core.shared)) } else { Ok(Vec::new()) };
+        let mut sweeps = alarms.sweeps.lock();
+        let unsent = match watched {
+            true => core.shared.store.read(|v| unsent(v, &core.shared, &mut sweeps)),
+            false => Ok(Unsent::default()),
+        };
+        drop(sweeps);
         let Ok(unsent) = unsent else {
             alarms.timer.look_at_alerts(core.shared.now().mono.after(LOOK_AGAIN));
             return;
@@ -68,7 +76,8 @@ impl LookOp {
             letters,
             oldest_letter: oldest,
             ready: if self.alarms.rules.oldest_job.is_some() { line(tx, shared)? } else { Vec::new() },
-            unsent: self.unsent.clone(),
+            unsent: self.unsent.known.clone(),
+            unclear: self.unsent.unclear.clone(),
             failing: self.failing.clone(),
             over,
             attempts: self.ended.0,
@@ -96,37 +105,28 @@ fn line(tx: &Write<'_>, shared: &Shared) -> Result<Vec<First>, StoreError> {
     Ok(out)
 }
 
-/// The oldest undelivered message of each topic that is not paused.
-fn unsent(v: &View<'_>, shared: &Shared) -> Result<Vec<(String, Wall)>, StoreError> {
-    let mut out = Vec::new();
+/// The oldest undelivered message of each topic that is not paused, and the topics in which it is still looked for.
+fn unsent(v: &View<'_>, shared: &Shared, sweeps: &mut Sweeps) -> Result<Unsent, StoreError> {
+    let (mut out, mut most) = (Unsent::default(), SLICE);
     for (topic, _) in v.topics()? {
-        if shared.pauses.read().topic(&topic).is_none()
-            && let Some(oldest) = oldest(v, &topic)?
-        {
-            out.push((topic, oldest));
+        if shared.pauses.read().topic(&topic).is_some() {
+            continue;
+        }
+        match oldest(v, &topic, sweeps.entry(topic.clone()).or_default(), &mut most)? {
+            Oldest::Known(Some(at)) => out.known.push((topic, at)),
+            Oldest::Known(None) => {}
+            Oldest::Unclear => out.unclear.push(topic),
         }
     }
     Ok(out)
 }
 
-/// Within a key the first is the oldest, but for those that were retried from aside: they may have been put there later. Of those that
-/// stand aside the lowest number is; they too wait for a person.
-fn oldest(v: &View<'_>, topic: &str) -> Result<Option<Wall>, StoreError> {
-    let mut oldest = v.put_aside(topic, 0, 1)?.first().map(|(_, delivery)| delivery.committed);
-    let mut key = v.next_line(topic, None)?;
-    while let Some(line) = key {
-        let mut after = 0;
-        while let Some((number, delivery)) = v.line(topic, &line, after, 1)?.pop() {
-            after = number;
-            let Some(delivery) = readable(delivery.map(Some))? else { continue };
-            oldest = Some(oldest.map_or(delivery.committed, |o| o.min(delivery.committed)));
-            if !delivery.aside {
-                break;
-            }
-        }
-        key = v.next_line(topic, Some(&line))?;
-    }
-    Ok(oldest)
+type Sweeps = HashMap<String, Sweep>;
+
+#[derive(Default)]
+struct Unsent {
+    known: Vec<(String, Wall)>,
+    unclear: Vec<String>,
 }
 
 /// A damaged row says nothing; it must not hide the rest.
@@ -142,19 +142,28 @@ impl Op for LookOp {
         let alarms = &self.alarms;
         // Before the look: what becomes ready after it asks for the next one.
         alarms.watches_line.store(false, Ordering::Release);
-        let book = alarms.book.lock().clone();
+        // As the file has it, with what another look of this very round has found.
+        let book = Book::from_row(readable(tx.meta(ALERTS))?.as_deref());
         let seen = self.seen(tx, &book)?;
-        let looked = look(&alarms.rules, &book, &seen);
+        let mut looked = look(&alarms.rules, &book, &seen);
+        let said: Vec<Said> =
+            looked.notices.into_iter().map(|notice| Said::new(looked.book.next_number(), notice)).collect();
         if looked.book != book {
             let bytes = serde_json::to_vec(&looked.book).map_err(|e| StoreError::Bug(e.to_string()))?;
             tx.put_meta(ALERTS, &bytes)?;
         }
-        self.looked = Some(looked);
+        for said in &said {
+            // Where nobody is told nobody waits to hear that it is over.
+            let heard = said.over && alarms.teller.is_none();
+            let name = format!("{}{}", tell::SAID, said.firing.subject());
+            tell::put(tx, &name, &Said { heard, ..said.clone() })?;
+        }
+        self.looked = Some((looked.book, said, looked.next));
         Ok(())
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         let alarms = &self.alarms;
-        let (Ok(()), Some(Looked { book, notices, next })) = (result, self.looked) else {
+        let (Ok(()), Some((book, said, next))) = (result, self.looked) else {
             alarms.failing.lock().extend(self.failing);
             alarms.attempts.fetch_add(self.ended.0, Ordering::AcqRel);
             alarms.retries.fetch_add(self.ended.1, Ordering::AcqRel);
@@ -169,14 +178,19 @@ impl Op for LookOp {
         let told: HashSet<JobId> = book.failing_jobs().collect();
         alarms.any_told.store(!told.is_empty(), Ordering::Release);
         *alarms.jobs_told.lock() = told;
-        *alarms.book.lock() = book;
+        if !self.unsent.unclear.is_empty() {
+            // The next slice.
+            alarms.timer.look_at_alerts(self.core.shared.now().mono);
+        }
         if let Some(next) = next {
             let now = self.core.shared.now();
             alarms.timer.look_at_alerts(now.mono.after(Duration::from_millis(next.since(now.wall))));
         }
-        for notice in notices {
-            events::alert(&notice);
-            let _ = alarms.to.send(Word::Notice(notice));
+        for said in said {
+            events::alert(&said);
+            if let Some(teller) = &alarms.teller {
+                teller.said(&self.core.shared, said);
+            }
         }
     }
 }

@@ -84,23 +84,51 @@ impl Op for PromoteOp {
 }
 
 /// Prunes what is past its retention, a slice at a time; never an undecided letter or an unresolved effect, because only ended jobs
-/// have a prune row. Their intent is remembered.
+/// have a prune row. Their intent is remembered. What has to stay holds up nothing that comes after it.
 pub(crate) struct MaintainOp {
     core: Arc<Core>,
-    again: bool,
+    from: Place,
+    /// Where the next slice begins, if there is more.
+    next: Option<Place>,
+    /// What cannot be read, and stays.
+    kept: Kept,
+}
+
+/// Where a slice begins: after this job, and after this message.
+#[derive(Clone)]
+struct Place {
+    jobs: (Wall, JobId),
+    messages: Option<(Wall, String, String)>,
+    kept: Kept,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { jobs: (Wall(0), JobId(0)), messages: None, kept: Kept::default() }
+    }
+}
+
+/// How many rows cannot be read, and the first of them.
+#[derive(Clone, Default)]
+struct Kept(usize, Option<String>);
+
+impl Kept {
+    fn add(&mut self, what: impl FnOnce() -> String) {
+        self.0 += 1;
+        self.1.get_or_insert_with(what);
+    }
 }
 
 impl MaintainOp {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, again: false }
+        Self { core, from: Place::default(), next: None, kept: Kept::default() }
     }
-    /// Whether its rows are gone.
-    fn prune(&self, tx: &mut Write<'_>, id: JobId) -> Result<bool, StoreError> {
+    fn prune(&self, tx: &mut Write<'_>, id: JobId) -> Result<(), StoreError> {
         let shared = &self.core.shared;
-        let (Some(job), Some(row)) = (tx.record(id)?, tx.job(id)?) else { return tx.prune(id).map(|()| true) };
-        let JobState::Ended { how, at } = job.state else { return Ok(false) };
+        let (Some(job), Some(row)) = (tx.record(id)?, tx.job(id)?) else { return tx.prune(id) };
+        let JobState::Ended { how, at } = job.state else { return Ok(()) };
         if job.effects > 0 && tx.effects(id)?.iter().any(|e| e.state.is_unresolved()) {
-            return Ok(false);
+            return Ok(());
         }
         // How long a kind wants to be remembered is known to the app that registers it. One that does not must not make a charge
         // new again: it forgets the rows, never the intent.
@@ -111,8 +139,7 @@ impl MaintainOp {
         {
             self.remember(tx, &row, identity, how, until)?;
         }
-        tx.prune(id)?;
-        Ok(true)
+        tx.prune(id)
     }
     fn remember(
         &self,
@@ -133,47 +160,67 @@ impl MaintainOp {
 
 impl Op for MaintainOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        self.again = false;
-        let shared = &self.core.shared;
+        self.next = None;
+        self.kept = self.from.kept.clone();
+        let shared = self.core.shared.clone();
         let now = shared.now();
         shared.trust.observe(now, shared.clock.boot_ms());
         if shared.trust.marks().trusted_ms < TRUSTED_MS {
             return Ok(());
         }
-        let old = tx.prunable(now.wall, SLICE)?;
-        let mut gone = 0;
+        let mut old = tx.ended(self.from.jobs, SLICE)?;
+        let more_jobs = old.len() == SLICE;
+        old.retain(|(when, _)| *when < now.wall);
         for (_, id) in &old {
             match self.prune(tx, *id) {
-                Err(StoreError::Corrupt { what }) => shared.report.warn(&format!("job {id} is kept: {what}")),
-                other => gone += usize::from(other?),
+                Err(StoreError::Corrupt { what }) => self.kept.add(|| format!("job {id}: {what}")),
+                other => other?,
             }
         }
         let tombs = tx.tombs(now.wall, SLICE)?;
         for (until, kind, key) in &tombs {
-            if tx.identity(*kind, key)?.is_some_and(|i| matches!(i.ended, Some((_, Some(u))) if u == *until)) {
-                tx.remove_identity(*kind, key)?;
+            match tx.identity(*kind, key) {
+                Ok(Some(i)) if matches!(i.ended, Some((_, Some(u))) if u == *until) => {
+                    tx.remove_identity(*kind, key)?
+                }
+                Ok(_) => {}
+                // Nobody knows whether its time is over: it is remembered for ever.
+                Err(StoreError::Corrupt { what }) => self.kept.add(|| format!("the memory of {key:?}: {what}")),
+                Err(e) => return Err(e),
             }
             tx.remove_tomb(*until, *kind, key)?;
         }
-        let fading = tx.fading(now.wall, SLICE)?;
-        let mut faded = 0;
+        let fading = tx.fading(self.from.messages.as_ref(), now.wall, SLICE)?;
         for (at, topic, id) in &fading {
             match tx.fade(*at, topic, id) {
-                Err(StoreError::Corrupt { what }) => shared.report.warn(&format!("message {id:?} is kept: {what}")),
-                other => {
-                    other?;
-                    faded += 1;
-                }
+                Err(StoreError::Corrupt { what }) => self.kept.add(|| format!("message {id:?}: {what}")),
+                other => other?,
             }
         }
-        // A slice of which nothing could go is the same one next time.
-        self.again = (old.len() == SLICE && gone > 0) || tombs.len() == SLICE || (fading.len() == SLICE && faded > 0);
+        let more_jobs = more_jobs && old.len() == SLICE;
+        if more_jobs || tombs.len() == SLICE || fading.len() == SLICE {
+            self.next = Some(Place {
+                jobs: old.last().copied().unwrap_or(self.from.jobs),
+                messages: fading.last().cloned().or_else(|| self.from.messages.clone()),
+                kept: self.kept.clone(),
+            });
+        }
         Ok(())
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
-        if result.is_ok() && self.again {
-            let op = MaintainOp::new(self.core.clone());
-            let _ = self.core.shared.submit(Lane::Enqueue, Box::new(op));
+        match (result, self.next) {
+            (Ok(()), Some(from)) => {
+                let op = MaintainOp { from, ..MaintainOp::new(self.core.clone()) };
+                let _ = self.core.shared.submit(Lane::Enqueue, Box::new(op));
+            }
+            (Ok(()), None) => {
+                if let Kept(n, Some(first)) = &self.kept {
+                    let text =
+                        format!("{n} rows are past their time and cannot be read: they are kept; the first is {first}");
+                    self.core.shared.report.warn(&text);
+                }
+            }
+            (Err(_), _) => {}
         }
     }
 }

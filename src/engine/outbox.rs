@@ -285,9 +285,13 @@ impl WishOp {
             }
             (Wish::Retry(..) | Wish::Discard(..), None) => {
                 let how = match memory.and_then(|m| m.ended).map(|e| e.how) {
-                    Some(Ending::Published) => "it was delivered",
-                    Some(Ending::Discarded) => "it was thrown away",
-                    None => "it is not on its way",
+                    Some(Ending::Published) => "it was delivered; Outbox::resend sends it again",
+                    Some(Ending::Discarded) => "it was thrown away; the same again needs a new id",
+                    None => match &self.which {
+                        // Nothing of it is there at all.
+                        Which::Number(..) => return Err(self.no_number()),
+                        Which::Id(_) => "it is not on its way; look at Outbox::find",
+                    },
                 };
                 return Err(Refusal::NotAChoice(format!("the message is not stuck: {how}")).into());
             }
@@ -315,6 +319,13 @@ impl WishOp {
         tx.list_act(&Acted { job: JobId(0), kind: topic.to_owned(), key, entry })?;
         Ok(news)
     }
+    fn no_number(&self) -> Error {
+        let (key, number) = match &self.which {
+            Which::Number(key, number) => (key.clone(), *number),
+            Which::Id(_) => (String::new(), 0),
+        };
+        Error::NoNumber { topic: self.topic.clone(), key, number }
+    }
     fn meant(&self, tx: &Write<'_>) -> Result<Meant, Error> {
         let topic = self.topic.as_str();
         match &self.which {
@@ -336,9 +347,10 @@ impl WishOp {
                 let (key, id) = match tx.message(topic, *number) {
                     Ok(Some(row)) if row.message.key != *key => {
                         let of = &row.message.key;
-                        return Err(
-                            Refusal::NotAChoice(format!("message {number} of {topic} is of the key {of:?}")).into()
-                        );
+                        return Err(Refusal::NotAChoice(format!(
+                            "message {number} of {topic} is of the key {of:?}: give that key if you mean that message"
+                        ))
+                        .into());
                     }
                     Ok(Some(row)) => (row.message.key, Some(row.message.id)),
                     // What cannot be read stands where the caller was told that it stands.

@@ -1,17 +1,19 @@
 //! `jobs.snapshot()`: what was counted, together with what the store counts now.
 
+use super::alerts::Alarms;
+use super::tell::standing;
 use crate::error::Error;
 use crate::handler::shared::Shared;
 use crate::model::id::JobId;
 use crate::model::job::State;
-use crate::observe::{Gauges, Observer, Snapshot};
+use crate::observe::{AlertRule, Gauges, Observer, Snapshot};
 use crate::store::StoreError;
 use std::collections::HashMap;
 
 const PAGE: usize = 4_096;
 
 /// All counters and gauges at one instant.
-pub(crate) fn take(observer: &Observer, shared: &Shared) -> Result<Snapshot, Error> {
+pub(crate) fn take(observer: &Observer, shared: &Shared, alarms: Option<&Alarms>) -> Result<Snapshot, Error> {
     let now = shared.now();
     let mut gauges = Gauges::default();
     shared.store.read(|v| {
@@ -37,6 +39,7 @@ pub(crate) fn take(observer: &Observer, shared: &Shared) -> Result<Snapshot, Err
     lettered(shared, &mut gauges)?;
     running(shared, &mut gauges)?;
     compensating(shared, &mut gauges)?;
+    alerts(shared, alarms, &mut gauges)?;
     let pauses = shared.pauses.read();
     gauges.paused = pauses.count() > 0;
     gauges.paused_kinds = pauses.kinds.keys().cloned().collect();
@@ -44,6 +47,21 @@ pub(crate) fn take(observer: &Observer, shared: &Shared) -> Result<Snapshot, Err
     drop(pauses);
     gauges.store_size_bytes = shared.store.size_bytes();
     Ok(observer.counters().snapshot(now.wall, gauges))
+}
+
+/// What the alert rules say, and what a callback still has to hear.
+fn alerts(shared: &Shared, alarms: Option<&Alarms>, gauges: &mut Gauges) -> Result<(), Error> {
+    gauges.alerts = AlertRule::ALL.iter().map(|rule| (rule.as_str(), 0)).collect();
+    for said in shared.store.read(standing)?.iter().filter(|said| !said.over) {
+        *gauges.alerts.entry(said.firing.rule.as_str()).or_default() += 1;
+    }
+    if let Some(teller) = alarms.and_then(|a| a.teller.as_ref()) {
+        let (notices, hangs) = teller.state(shared.now().mono);
+        let letters = shared.store.read(|v| v.untold_count())?;
+        gauges.alerts_waiting = letters.saturating_add(u64::try_from(notices).unwrap_or(u64::MAX));
+        gauges.alert_callback_hangs_seconds = hangs.map(|d| d.as_secs_f64());
+    }
+    Ok(())
 }
 
 /// What waits in the outbox, a read for each topic.

@@ -48,6 +48,7 @@ enum Entry {
     Lease(Token),
     Hung(Token),
     Hold(u64),
+    Callback(u64),
     Alone,
     Relay(usize),
     Maintain,
@@ -171,6 +172,9 @@ impl Timer {
             Told::Held(id) => {
                 self.wheel.insert(now.mono.after(HOLD_WARNING).0, Entry::Hold(id));
             }
+            Told::Callback(number, at) => {
+                self.wheel.insert(at.0, Entry::Callback(number));
+            }
             Told::Tick(done) => {
                 self.turn();
                 if let Some(done) = done {
@@ -220,6 +224,7 @@ impl Timer {
                 Entry::Lease(token) => self.lease(token, now.mono),
                 Entry::Hung(token) => self.replace(token),
                 Entry::Hold(id) => self.hold(id, now.mono),
+                Entry::Callback(number) => self.callback(number),
                 Entry::Alone => self.core.shared.store.poke(),
                 Entry::Relay(nth) => self.core.relays.ring(nth),
                 Entry::Maintain => self.maintain(),
@@ -290,7 +295,12 @@ impl Timer {
                 Entry::Lease(_) => continue,
                 // It knows best what the calendar's step means for its messages.
                 Entry::Relay(_) => now.mono.0,
-                Entry::Hung(_) | Entry::Hold(_) | Entry::Alone | Entry::Maintain | Entry::Alerts => mono,
+                Entry::Hung(_)
+                | Entry::Hold(_)
+                | Entry::Callback(_)
+                | Entry::Alone
+                | Entry::Maintain
+                | Entry::Alerts => mono,
             };
             self.wheel.insert(at, entry);
         }
@@ -400,6 +410,20 @@ impl Timer {
         }
     }
 
+    /// Names a callback for alerts that has not returned for long.
+    fn callback(&mut self, number: u64) {
+        let Some(teller) = self.core.alarms.as_ref().and_then(|a| a.teller.as_ref()) else { return };
+        match teller.look(number) {
+            (Hold::Still(name), _) => self.core.shared.report.warn(&format!(
+                "{name} has not returned for 5 s: the rules are watched, and nobody is told anything until it does; hand the alert to a thread of your own"
+            )),
+            (Hold::Another(number), at) => {
+                self.wheel.insert(at.0, Entry::Callback(number));
+            }
+            (Hold::Over, _) => {}
+        }
+    }
+
     /// A fenced handler still holds its thread: another thread takes its place, so that the pool keeps its size.
     fn replace(&mut self, token: Token) {
         let Some(attempt) = self.hung.remove(&token) else { return };
@@ -450,7 +474,7 @@ impl Timer {
         // The next look, if there is anything to prune at all: an empty queue has no reason to wake.
         let next = self.core.shared.store.read(|v| v.prunable(Wall::NEVER, 1)).unwrap_or_default();
         let tomb = self.core.shared.store.read(|v| v.tombs(Wall(u64::MAX), 1)).unwrap_or_default();
-        let fade = self.core.shared.store.read(|v| v.fading(Wall(u64::MAX), 1)).unwrap_or_default();
+        let fade = self.core.shared.store.read(|v| v.fading(None, Wall(u64::MAX), 1)).unwrap_or_default();
         let due = [next.first().map(|(d, _)| *d), tomb.first().map(|(d, _, _)| *d), fade.first().map(|(d, _, _)| *d)];
         let due = due.into_iter().flatten().min();
         if let Some(due) = due {

@@ -22,6 +22,8 @@ pub(crate) enum Told {
     Alone(Mono),
     /// This closure begins to hold the writer, and nobody watches.
     Held(u64),
+    /// The callback with this number is called; if it still is at this instant, it is named.
+    Callback(u64, Mono),
     /// The clock was moved by hand; the sender hears when everything that became due was handed on.
     Tick(Option<Sender<()>>),
     /// A relay has something to do at this instant: which, when.
@@ -85,6 +87,9 @@ impl TimerHandle {
     pub(crate) fn look_at_alerts(&self, at: Mono) {
         let _ = self.to.send(Told::Alerts(at));
     }
+    pub(crate) fn look_at_callback(&self, number: u64, at: Mono) {
+        let _ = self.to.send(Told::Callback(number, at));
+    }
     pub(crate) fn tick(&self, done: Option<Sender<()>>) {
         let _ = self.to.send(Told::Tick(done));
     }
@@ -122,7 +127,7 @@ impl TimerHandle {
     }
 }
 
-/// A look at the closure that holds the writer.
+/// A look at the closure that holds the writer, or at the callback that is called.
 pub(crate) enum Hold {
     /// Still the same one, by this name.
     Still(String),

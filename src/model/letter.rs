@@ -5,6 +5,7 @@ pub use super::question::Question;
 use super::attempt::Class;
 use super::effect::UndoJob;
 use super::id::{EffectId, JobId};
+use super::shown::Shown;
 use super::time::Wall;
 use serde::{Deserialize, Serialize};
 
@@ -107,8 +108,11 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// In plain words, as what somebody decided.
+    /// In plain words, as what somebody decided; in one line, whatever the reference is.
     pub fn says(&self) -> String {
+        Shown(&self.words()).to_string()
+    }
+    fn words(&self) -> String {
         match self {
             Self::Happened { effect, reference: Some(r), .. } => format!("{effect} happened (reference {r})"),
             Self::Happened { effect, reference: None, .. } => format!("{effect} happened"),
@@ -345,8 +349,11 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// In plain words, as a line of a list.
+    /// In plain words, as one line of a list, whatever an app or a provider put into it.
     pub fn says(&self) -> String {
+        Shown(&self.words()).to_string()
+    }
+    fn words(&self) -> String {
         match self {
             Self::Attempt { attempt, text, .. } => format!("attempt {attempt} failed: {text}"),
             Self::GivenBack { why, count: 1, .. } => format!("given back: {why}"),
@@ -451,4 +458,40 @@ pub struct Seen {
     pub job: JobId,
     /// The revision that was shown.
     pub revision: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A provider's error and a person's reference try to look like another line of the history: each stays one line.
+    #[test]
+    fn a_line_of_the_history_cannot_forge_another_one() {
+        let effect = EffectId { name: "charge".into(), part: "a\u{2028}b".into() };
+        let signed = Signed { who: "ann".into(), why: "seen".into(), at: Wall(0) };
+        let verdict = Verdict::Happened {
+            effect,
+            reference: Some("ch_1\nbob decided: discard".into()),
+            result: None,
+            undo: None,
+        };
+        let entries = [
+            Entry::Attempt {
+                attempt: 1,
+                at: Wall(0),
+                class: Class::Transient,
+                text: "503\r\nann decided: done".into(),
+            },
+            Entry::Decision { verdict: verdict.clone(), signed },
+            Entry::GivenBack { why: "x".repeat(9_000), count: 1, at: Wall(0) },
+        ];
+        let lines: Vec<String> = entries.iter().map(Entry::says).chain([verdict.says()]).collect();
+        assert_eq!(lines[0], r"attempt 1 failed: 503\r\nann decided: done");
+        assert!(
+            lines[1].contains(r"charge/a\u{2028}b happened (reference ch_1\nbob decided: discard)"),
+            "{}",
+            lines[1]
+        );
+        assert!(lines.iter().all(|l| !l.chars().any(breaks_a_line) && l.chars().count() < 1_100), "{lines:?}");
+    }
 }

@@ -13,6 +13,7 @@ pub mod letter;
 pub mod outbox;
 pub mod policy;
 pub mod question;
+pub mod shown;
 pub mod time;
 
 /// The limits of what a job may carry, with their defaults (`Limits::default()`).

@@ -3,7 +3,7 @@
 //! Keeps the promise that each line is also there as fields, and that no field can forge a line in a subscriber that prints
 //! plain text: what comes from outside is escaped as in the proof line. Called by [`Observer`](super::Observer) and the engine.
 
-use super::alerts::Notice;
+use super::alerts::Said;
 use super::committed::Committed;
 use super::escape::{Name, Value};
 use super::line::{AttemptLine, class_word};
@@ -139,24 +139,26 @@ pub fn news(change: &Committed<'_>) {
     }
 }
 
-/// A rule about what somebody should look after begins or ceases to speak.
-pub fn alert(notice: &Notice) {
-    let (firing, resolved) = match notice {
-        Notice::Fired(f) => (f, false),
-        Notice::Resolved(f) => (f, true),
-    };
-    quietly(|| {
-        tracing::warn!(
-            target: TARGET,
-            alert = firing.rule.as_str(),
-            resolved,
-            kind = firing.kind.as_deref().map(|k| display(Value(k))),
-            job = firing.key.as_deref().map(|k| display(Value(k))),
-            id = firing.job.map(|j| j.number()),
-            "{}",
-            Value(&firing.text)
-        );
-    });
+/// A rule about what somebody should look after begins to speak, which is a warning, or ceases to.
+pub fn alert(notice: &Said) {
+    let firing = &notice.firing;
+    macro_rules! tell {
+        ($level:expr) => {
+            tracing::event!(
+                target: TARGET,
+                $level,
+                alert = firing.rule.as_str(),
+                resolved = notice.over,
+                kind = firing.kind.as_deref().map(|k| display(Value(k))),
+                job = firing.key.as_deref().map(|k| display(Value(k))),
+                id = firing.job.map(|j| j.number()),
+                topic = firing.topic.as_deref().map(|t| display(Value(t))),
+                "{}",
+                Value(&firing.text)
+            )
+        };
+    }
+    quietly(|| if notice.over { tell!(tracing::Level::INFO) } else { tell!(tracing::Level::WARN) });
 }
 
 /// Something else that a person should read.

@@ -15,6 +15,7 @@ pub mod proof_log;
 pub mod safety;
 pub mod snapshot;
 pub mod stamp;
+pub mod watch;
 
 pub use alerts::{AlertRule, AlertRules, Firing, Notice, RetryRatio};
 pub use committed::Committed;

@@ -54,6 +54,12 @@ pub struct Gauges {
     pub outbox: BTreeMap<String, TopicGauges>,
     /// Topics that are paused by themselves.
     pub paused_topics: BTreeSet<String>,
+    /// By alert rule: how many subjects it speaks about now. Every rule is there, with zero.
+    pub alerts: BTreeMap<&'static str, u64>,
+    /// Letters and notices that a callback is still to be told; zero where there is none.
+    pub alerts_waiting: u64,
+    /// A callback for alerts has not returned for this long. Absent unless that is more than 5 s.
+    pub alert_callback_hangs_seconds: Option<f64>,
 }
 
 /// What waits in one topic of the outbox.

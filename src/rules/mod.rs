@@ -32,6 +32,7 @@ use crate::model::fact::Fact;
 use crate::model::id::{EffectId, JobKey, Token};
 use crate::model::job::{JobRecord, JobState, Memo, State};
 use crate::model::letter::{Entry, LetterRecord};
+use crate::model::shown::Shown;
 use crate::model::time::{Now, Wall};
 
 /// What a decision wants written, all of it in one transaction. Every job makes three of them: what is rare is boxed.
@@ -169,7 +170,9 @@ impl Change {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Another claim, a decision or the job's end came first.
-    #[error("the lease is over: this attempt was fenced, and what it still tries to change is refused")]
+    #[error(
+        "the lease is over: this attempt was fenced, and what it still tries to change is refused; return from the handler"
+    )]
     Fenced,
     /// Tokens rise with every claim; this one is not above the last.
     #[error("the token {given} is not above {last}, the last one of this job: a claim needs a new token")]
@@ -199,12 +202,13 @@ pub enum Refusal {
     #[error("say first whether these happened: {}", list(.0))]
     Unresolved(Vec<EffectId>),
     /// This is not one of the valid choices.
-    #[error("not a valid choice here: {0}")]
+    #[error("not a valid choice here: {}", Shown(.0))]
     NotAChoice(String),
     /// Two people have to decide this, and the first one cannot be the second.
     #[error(
-        "{0} proposed this already, and the same person cannot agree to it: have another person look at the letter and agree \
-         (Decision::agree), or take the proposal back (Decision::drop_proposal)"
+        "{} proposed this already, and the same person cannot agree to it: have another person look at the letter and agree \
+         (Decision::agree), or take the proposal back (Decision::drop_proposal)",
+        Shown(.0)
     )]
     SecondPerson(String),
     /// There is nothing to agree to, or to take back.
@@ -222,7 +226,7 @@ pub enum Refusal {
         known: Option<String>,
     },
     /// Calls are still running.
-    #[error("a call of {0} is still running: wait for its end")]
+    #[error("a call of {} is still running: wait for its end", Shown(&.0.to_string()))]
     CallRunning(EffectId),
     /// The provider is being asked about it.
     #[error(
@@ -242,12 +246,10 @@ fn instead(state: &State) -> &'static str {
             ": wait for its end, or cancel it"
         }
         State::Compensating => ": what it did is being undone, wait for its end",
-        State::Done
-        | State::Cancelled
-        | State::Discarded
-        | State::HandledOutside
-        | State::Compensated
-        | State::Remembered => ": it is over",
+        State::Discarded => ": it is over, and in the trash while its rows are kept (Jobs::trash, Jobs::restore)",
+        State::Done | State::Cancelled | State::HandledOutside | State::Compensated | State::Remembered => {
+            ": it is over; the same work once more needs a key of its own"
+        }
     }
 }
 
@@ -265,7 +267,8 @@ fn what(since: &[String]) -> String {
 }
 
 fn list(ids: &[EffectId]) -> String {
-    ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    let ids = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    Shown(&ids).to_string()
 }
 
 /// What is known about the calls of one effect, at the moment of a decision.

@@ -12,6 +12,7 @@ use super::error::StoreError;
 use super::options::{Commits, Opened, Place, StoreOptions};
 use super::private::only_owner;
 use super::read::{Rows, View, number};
+use super::refused::{HEAD, Head, named};
 use super::run_file::{self, Medium, RunFile, RunHeader};
 use super::schema::{FORMAT, META_EPOCH, META_FORMAT, META_INSTANCE, META_LIVE, OLDEST, PREFIX, REWOUND};
 use super::write::{Kept, Live, Write};
@@ -70,26 +71,28 @@ const EPOCHS_SKIPPED: u32 = 16;
 const IDS_SKIPPED: u64 = 1 << 32;
 const LAST_EPOCH: u32 = (1 << (64 - Token::COUNTER_BITS)) - 1;
 
-/// Opens the file, creating it if there is none, and makes a new epoch durable.
+/// Opens the file, creating it if there is none, and makes a new epoch durable. What goes wrong names the file.
 pub(super) fn open(options: &StoreOptions) -> Result<Base, StoreError> {
     let place = &options.place;
-    // The disk may be fine: more often the folder is missing, or is somebody else's.
-    let refused = |e| match e {
-        StoreError::Io(why) if place.is_out_of_reach() => StoreError::CannotOpen { path: place.path(), why },
-        other => other,
-    };
-    if !place.exists().map_err(refused)? {
-        place.install(&new_image(options.limits)?).map_err(refused)?;
+    make(options).map_err(|e| named(&place.path(), e, || place.is_out_of_reach(), || place.head().ok()))
+}
+
+fn make(options: &StoreOptions) -> Result<Base, StoreError> {
+    let place = &options.place;
+    if !place.exists()? {
+        place.install(&new_image(options.limits)?)?;
     }
-    let (db, found) = database(options).map_err(refused)?;
+    let (db, found) = database(options)?;
     let created = found.epoch == 0;
     if created {
         place.clear_leftovers();
         // Before the first epoch is durable: a store that was ever used has a sidecar, unless somebody lost it.
         let Meta { instance, epoch, live } = found;
-        place.write_fresh_sidecar(&run_file::fresh(RunHeader { instance, epoch, round: live.round }))?;
+        place
+            .write_fresh_sidecar(&run_file::fresh(RunHeader { instance, epoch, round: live.round }))
+            .map_err(|e| place.of_sidecar(e))?;
     }
-    let (run, header, slots) = RunFile::open(place.sidecar()?)?;
+    let (run, header, slots) = place.sidecar().and_then(RunFile::open).map_err(|e| place.of_sidecar(e))?;
     let known = header.filter(|h| h.instance == found.instance);
     let (next, rewound) = next_meta(found, known)?;
     let tx = begin(&db.db, options.commits)?;
@@ -153,7 +156,7 @@ fn next_meta(found: Meta, sidecar: Option<RunHeader>) -> Result<(Meta, bool), St
     let newest = sidecar.map_or(found.epoch, |h| h.epoch.max(found.epoch));
     let epoch = newest.saturating_add(if rewound { EPOCHS_SKIPPED } else { 1 });
     if epoch > LAST_EPOCH {
-        return Err(StoreError::Damaged { why: format!("epoch {epoch} does not fit a fencing token") });
+        return Err(StoreError::damaged(format!("epoch {epoch} does not fit a fencing token")));
     }
     let newest = sidecar.map_or(found.live.round, |h| h.round.max(found.live.round));
     let round = first_round_after(newest);
@@ -205,7 +208,7 @@ fn look(place: &Place, tx: &ReadTransaction) -> Result<Meta, StoreError> {
     let rows: View<'_> = Rows::new(tx);
     let mark = match rows.tables.meta.read(tx) {
         Ok(meta) => meta.get(META_FORMAT)?.map(|v| v.value().to_vec()),
-        Err(StoreError::Damaged { why }) => return Err(foreign(why)),
+        Err(StoreError::Damaged { why, .. }) => return Err(foreign(why)),
         Err(e) => return Err(e),
     };
     let format = match mark.as_deref().and_then(|m| m.strip_prefix(FORMAT_MARK)) {
@@ -213,7 +216,7 @@ fn look(place: &Place, tx: &ReadTransaction) -> Result<Meta, StoreError> {
         Some(bytes) => number(bytes, "the format")?,
     };
     if format > FORMAT {
-        return Err(StoreError::Newer { found: format, known: FORMAT });
+        return Err(StoreError::Newer { path: place.path(), found: format, known: FORMAT });
     }
     if format < OLDEST {
         return Err(foreign(format!("it has format {format}, from before the first release")));
@@ -260,7 +263,7 @@ fn refuse_strangers(place: &Place, file: &Backing) -> Result<(), StoreError> {
 
 /// Without the check of every page redb may panic over damaged ones.
 fn guarded<T>(f: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| Err(StoreError::Damaged { why: panic_text(p) }))
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|p| Err(StoreError::damaged(panic_text(p))))
 }
 
 /// What redb says about a file, in our words.
@@ -275,7 +278,7 @@ fn refused(place: &Place, e: DatabaseError) -> StoreError {
         DatabaseError::Storage(StorageError::Io(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
             StoreError::Half { path, why: "it ends too early".to_owned() }
         }
-        DatabaseError::RepairAborted => StoreError::Damaged { why: "it cannot be repaired".to_owned() },
+        DatabaseError::RepairAborted => StoreError::damaged("it cannot be repaired"),
         other => other.into(),
     }
 }
@@ -319,9 +322,44 @@ impl Place {
     /// Whether the file is missing, or not ours to read and write: then it is not the disk that failed.
     fn is_out_of_reach(&self) -> bool {
         match self {
-            Self::File(path) => fs::OpenOptions::new().read(true).write(true).open(path).is_err(),
+            Self::File(path) => out_of_reach(path),
             #[cfg(feature = "testkit")]
             Self::Disk(_) => false,
+        }
+    }
+    /// How the file begins, and how long it is.
+    fn head(&self) -> io::Result<Head> {
+        let mut bytes = [0; HEAD];
+        match self {
+            Self::File(path) => {
+                let mut file = File::open(path)?;
+                let len = file.metadata()?.len();
+                if len >= HEAD as u64 {
+                    io::Read::read_exact(&mut file, &mut bytes)?;
+                }
+                Ok(Head { bytes, len })
+            }
+            #[cfg(feature = "testkit")]
+            Self::Disk(disk) => {
+                let disk = disk.open()?;
+                let len = disk.len()?;
+                if len >= HEAD as u64 {
+                    disk.read(0, &mut bytes)?;
+                }
+                disk.close()?;
+                Ok(Head { bytes, len })
+            }
+        }
+    }
+    /// An error about the sidecar names the sidecar.
+    fn of_sidecar(&self, e: StoreError) -> StoreError {
+        match self {
+            Self::File(path) => {
+                let path = run_file::sidecar_path(path);
+                named(&path, e, || out_of_reach(&path), || None)
+            }
+            #[cfg(feature = "testkit")]
+            Self::Disk(_) => e,
         }
     }
     /// Puts a whole new file in place, unless somebody else was faster.
@@ -374,6 +412,10 @@ impl Place {
             }
         }
     }
+}
+
+fn out_of_reach(path: &Path) -> bool {
+    OpenOptions::new().read(true).write(true).open(path).is_err()
 }
 
 /// Written under another name, synced, then linked to its own: a crash leaves the whole file or none. Linking, unlike renaming,

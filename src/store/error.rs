@@ -29,15 +29,17 @@ pub enum StoreError {
     },
     /// Written by a newer version.
     #[error(
-        "the file has format {found}, this version knows up to {known}: it was left untouched; open it with a newer version"
+        "{} has format {found}, this version knows up to {known}: it was left untouched; open it with a newer version", .path.display()
     )]
     Newer {
+        /// Which file.
+        path: PathBuf,
         /// The file's format.
         found: u32,
         /// The newest format that is known here.
         known: u32,
     },
-    /// A creation that never ended, or a file that was cut.
+    /// A creation that never ended, or a file that was cut: an interrupted copy, most likely.
     #[error(
         "{} is not a whole file ({why}): it was left untouched, because an empty queue forgets what already happened; restore a copy, or remove it if no job was ever accepted",
         .path.display()
@@ -57,8 +59,13 @@ pub enum StoreError {
         why: String,
     },
     /// The database's structure is damaged.
-    #[error("the database is damaged ({why}): nothing was changed; keep a copy of the file and restore a good one")]
+    #[error(
+        "{} is damaged ({why}): nothing was changed; keep a copy of the file as it is, and put back a good one",
+        .path.as_ref().map_or_else(|| "the database".to_owned(), |p| p.display().to_string())
+    )]
     Damaged {
+        /// Which file, where it is known.
+        path: Option<PathBuf>,
         /// What was found.
         why: String,
     },
@@ -69,7 +76,7 @@ pub enum StoreError {
         what: String,
     },
     /// The operating system reported an error.
-    #[error("the disk reported an error ({0}): the store reopens the file by itself; check the disk")]
+    #[error("the disk reported an error ({0}): a queue that is open reopens its file by itself; check the disk")]
     Io(String),
     /// No room.
     #[error("the disk is full ({0}): nothing was lost, but nothing new can be written; make room")]
@@ -100,7 +107,7 @@ pub enum StoreError {
     #[error("an app table could not be opened ({0}); one that nothing has written to yet does not exist")]
     Table(String),
     /// Larger than allowed.
-    #[error("{what} has {len} bytes, at most {limit} are allowed: nothing was written")]
+    #[error("{what} has {len} bytes, at most {limit} are allowed: nothing was written; make it smaller")]
     TooBig {
         /// What is too big.
         what: &'static str,
@@ -138,6 +145,9 @@ impl StoreError {
             | Self::Bug(_) => false,
         }
     }
+    pub(super) fn damaged(why: impl Into<String>) -> Self {
+        Self::Damaged { path: None, why: why.into() }
+    }
     pub(super) fn corrupt(what: impl Into<String>) -> Self {
         Self::Corrupt { what: what.into() }
     }
@@ -156,7 +166,7 @@ impl From<StorageError> for StoreError {
     fn from(e: StorageError) -> Self {
         match e {
             StorageError::Io(e) => e.into(),
-            StorageError::Corrupted(why) => Self::Damaged { why },
+            StorageError::Corrupted(why) => Self::damaged(why),
             StorageError::ValueTooLarge(len) => Self::TooBig { what: "a value", len, limit: 3 << 30 },
             other => Self::Io(other.to_string()),
         }

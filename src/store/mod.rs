@@ -21,6 +21,7 @@ mod pack;
 mod private;
 mod read;
 mod record;
+mod refused;
 mod run_file;
 mod schema;
 mod shared;

@@ -145,9 +145,20 @@ impl<S: Source> Rows<'_, S> {
         }
         Ok(depth)
     }
-    /// Messages and memories that may go before this instant, earliest first: when, topic, id.
-    pub fn fading(&self, before: Wall, most: usize) -> Result<Vec<(Wall, String, String)>, StoreError> {
-        let rows = self.tables.fade.read(self.tx)?.range::<(u64, &str, &str)>(..(before.0, "", ""))?;
+    /// Messages and memories that may go before this instant, after that one (exclusive), earliest first: when, topic, id.
+    pub fn fading(
+        &self,
+        after: Option<&(Wall, String, String)>,
+        before: Wall,
+        most: usize,
+    ) -> Result<Vec<(Wall, String, String)>, StoreError> {
+        let from =
+            after.map_or(Bound::Unbounded, |(at, topic, id)| Bound::Excluded((at.0, topic.as_str(), id.as_str())));
+        let range = (from, Bound::Excluded((before.0, "", "")));
+        if after.is_some_and(|(at, _, _)| *at >= before) {
+            return Ok(Vec::new());
+        }
+        let rows = self.tables.fade.read(self.tx)?.range::<(u64, &str, &str)>(range)?;
         rows.take(most)
             .map(|row| {
                 let (key, _) = row?;

@@ -224,6 +224,16 @@ impl<'t, S: Source> Rows<'t, S> {
         let rows = self.tables.letter.read(self.tx)?.range((from, Bound::Unbounded))?;
         rows.take(at_most).map(|row| Ok(JobId(row?.0.value()))).collect()
     }
+    /// Letters that nobody is known to have been told of, after this job: each with the revision that brought it.
+    pub fn untold(&self, after: Option<JobId>, at_most: usize) -> Result<Vec<(JobId, u32)>, StoreError> {
+        let from = after.map_or(Bound::Unbounded, |id| Bound::Excluded(id.0));
+        let rows = self.tables.untold.read(self.tx)?.range((from, Bound::Unbounded))?;
+        rows.take(at_most).map(|row| row.map(|(id, r)| (JobId(id.value()), r.value())).map_err(Into::into)).collect()
+    }
+    /// How many those are, without a walk.
+    pub fn untold_count(&self) -> Result<u64, StoreError> {
+        Ok(self.tables.untold.read(self.tx)?.len()?)
+    }
     /// The number of a kind.
     pub fn kind(&self, name: &str) -> Result<Option<KindId>, StoreError> {
         let known = self.held.kinds.borrow().iter().find(|(n, _)| n == name).map(|(_, id)| *id);

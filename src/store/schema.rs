@@ -99,7 +99,7 @@ impl<'t, S: Source, K: Key + 'static, V: Value + 'static> Lazy<'t, S, K, V> {
 fn ours(e: TableError) -> StoreError {
     match e {
         TableError::Storage(e) => e.into(),
-        other => StoreError::Damaged { why: other.to_string() },
+        other => StoreError::damaged(other.to_string()),
     }
 }
 
@@ -166,6 +166,8 @@ tables! {
     output: "q/output", u64 => Bytes;
     /// Job -> its letter.
     letter: "q/letter", u64 => Bytes;
+    /// Job -> its revision: letters that nobody is known to have been told of.
+    untold: "q/untold", u64 => u32;
     /// When (ms, in whole seconds), job / 64 -> ended ones whose rows may go, as bits.
     prune: "q/prune", (u64, u64) => u64;
     /// When (ms), kind and key: memories that may go.

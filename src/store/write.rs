@@ -176,8 +176,17 @@ impl<'t> Write<'t> {
         }
         match change.letter() {
             LetterMove::Keep => {}
-            LetterMove::Put(letter) => self.set(|t| &mut t.letter, id.0, letter)?,
-            LetterMove::Remove => self.unset(|t| &mut t.letter, id.0)?,
+            LetterMove::Put(letter) => {
+                // Somebody has to be told of a new one, also if this process dies before it can: noted in the same commit.
+                if !matches!(change.before(), Some(JobState::NeedsDecision | JobState::Dead)) {
+                    self.rows.tables.untold.write(self.rows.tx)?.insert(id.0, record.revision)?;
+                }
+                self.set(|t| &mut t.letter, id.0, letter)?;
+            }
+            LetterMove::Remove => {
+                self.rows.tables.untold.write(self.rows.tx)?.remove(id.0)?;
+                self.unset(|t| &mut t.letter, id.0)?;
+            }
         }
         self.set_state(id, StateRow { record, prune })
     }
@@ -285,6 +294,15 @@ impl<'t> Write<'t> {
     /// Removes one of the engine's own settings.
     pub fn remove_meta(&mut self, name: &str) -> Result<(), StoreError> {
         self.unset(|t| &mut t.meta, format!("{SETTING}{name}").as_str())
+    }
+    /// Somebody was told of this letter; nothing changes if it is another one by now.
+    pub fn told(&mut self, id: JobId, revision: u32) -> Result<(), StoreError> {
+        let untold = self.rows.tables.untold.write(self.rows.tx)?;
+        if untold.get(id.0)?.is_some_and(|r| r.value() == revision) {
+            untold.remove(id.0)?;
+            self.touch();
+        }
+        Ok(())
     }
     /// Says that app code failed after it may have written: what this operation wrote is undone. If other operations share
     /// the round they are run again without it, and its answer is that of its own last run.

@@ -3,3 +3,4 @@
 mod alerts;
 mod cards;
 mod people;
+mod told;

@@ -138,6 +138,9 @@ impl Recount {
         let timers: HashSet<_> = v.due(Wall(u64::MAX), usize::MAX).unwrap().into_iter().collect();
         let running: HashSet<_> = v.running().unwrap().into_iter().collect();
         let letters: HashSet<_> = v.letters(None, usize::MAX).unwrap().into_iter().map(|(id, _)| id).collect();
+        for (id, _) in v.untold(None, usize::MAX).unwrap() {
+            assert!(letters.contains(&id), "somebody is to be told of a letter that is not there: job {id}");
+        }
         let compensating: HashSet<_> = v.compensating().unwrap().into_iter().collect();
         let mut ready = HashSet::new();
         for (kind, _) in v.kinds().unwrap() {

@@ -183,7 +183,7 @@ fn every_mistake_of_a_setup_is_refused_at_start() {
         (
             |b| b.on(ok::<Kindless>),
             Setup::BadName { what: "kind", name: String::new() },
-            "the kind \"\" is empty or too long (at most 128 bytes)",
+            "the kind \"\" is empty or too long: give it a name of 1 to 128 bytes",
         ),
         (
             |b| b.on(ok::<NamelessEffect>).effect(done::<Nameless>),
@@ -254,4 +254,35 @@ fn an_async_handler_needs_the_feature() {
         Err(e @ Error::NoRuntime(_)) => assert!(e.to_string().contains("enable the feature `tokio`"), "{e}"),
         other => panic!("{other:?}"),
     }
+}
+
+/// Whoever keeps what a public call returns in a struct of their own has to be able to write its type: each is at the root of the
+/// crate, and what a program sets up with is in the prelude.
+#[test]
+fn what_public_calls_return_can_be_named() {
+    use onceward::prelude::{Message, OnDead, OnStuck, Topic};
+    struct Names {
+        _rules: fn(&onceward::Policy, &[onceward::EffectCard]) -> onceward::KindRules,
+        _token: fn(&onceward::AttemptLine) -> Option<onceward::Token>,
+        _outcome: fn(&onceward::AttemptLine) -> onceward::AttemptOutcome,
+        _gave_back: fn(&onceward::AttemptLine) -> Option<onceward::GaveBack>,
+        _undo: fn(&onceward::Verdict) -> Option<onceward::UndoJob>,
+        _firing: fn(&onceward::Jobs) -> Result<Vec<onceward::Firing>, onceward::Error>,
+    }
+    let names = Names {
+        _rules: |policy, cards| policy.resolve(cards),
+        _token: |line| line.token,
+        _outcome: |line| line.outcome,
+        _gave_back: |line| line.given_back,
+        _undo: |verdict| match verdict {
+            onceward::Verdict::Happened { undo, .. } => undo.clone(),
+            _ => None,
+        },
+        _firing: |jobs| jobs.alerts(),
+    };
+    assert!((names._rules)(&onceward::Policy::default(), &[]).max_attempts > 0);
+    let topic = Topic::default().on_stuck(OnStuck::DeadLetter);
+    let policy = onceward::Policy::default().on_dead(OnDead::Undo);
+    assert_eq!((policy.resolve(&[]).on_dead, Message::new("t", "1", Vec::new()).id), (OnDead::Undo, "1".to_owned()));
+    assert_ne!(format!("{topic:?}"), format!("{:?}", Topic::default()));
 }

@@ -154,25 +154,40 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
         drop(db);
         fs::read(&other).unwrap()
     };
-    let cases: [(&str, Vec<u8>, fn(&StoreError) -> bool); 10] = [
+    let live = {
+        let other = dir.path().join("live.redb");
+        let store = open_file(&other).unwrap().0;
+        ask(&store, |tx| enqueue(tx, "a"));
+        // Copied while it is open: as after a crash.
+        let copy = fs::read(&other).unwrap();
+        store.close().unwrap();
+        copy
+    };
+    let rotten = {
+        let mut bytes = good.clone();
+        // Both commit slots.
+        bytes[64..320].fill(0xff);
+        bytes
+    };
+    let cases: [(&str, Vec<u8>, fn(&StoreError) -> bool); 14] = [
         ("empty", vec![], |e| matches!(e, StoreError::Half { .. })),
         ("three bytes", b"abc".to_vec(), |e| matches!(e, StoreError::Foreign { .. })),
         ("text", b"dear diary, ".repeat(999), |e| matches!(e, StoreError::Foreign { .. })),
         ("foreign redb", foreign(false), |e| matches!(e, StoreError::Foreign { .. })),
         ("foreign redb after a crash", foreign(true), |e| matches!(e, StoreError::Foreign { .. })),
-        ("newer", marked(9), |e| matches!(e, StoreError::Newer { found: 9, known: 3 })),
+        ("newer", marked(9), |e| matches!(e, StoreError::Newer { found: 9, known: 3, .. })),
         (
             "older than the first release",
             marked(2),
             |e| matches!(e, StoreError::Foreign { why, .. } if why.contains("format 2")),
         ),
         ("tables without a mark", half, |e| matches!(e, StoreError::Half { .. })),
-        ("cut", good[..good.len() / 2].to_vec(), |e| {
-            matches!(e, StoreError::Half { .. } | StoreError::Damaged { .. } | StoreError::Foreign { .. })
-        }),
-        ("header only", good[..64].to_vec(), |e| {
-            matches!(e, StoreError::Half { .. } | StoreError::Damaged { .. } | StoreError::Foreign { .. })
-        }),
+        ("cut", good[..good.len() / 2].to_vec(), |e| matches!(e, StoreError::Half { .. })),
+        ("cut by a byte", good[..good.len() - 1].to_vec(), |e| matches!(e, StoreError::Half { .. })),
+        ("cut to a page", good[..4_096].to_vec(), |e| matches!(e, StoreError::Half { .. })),
+        ("cut after a crash", live[..live.len() / 2].to_vec(), |e| matches!(e, StoreError::Half { .. })),
+        ("header only", good[..64].to_vec(), |e| matches!(e, StoreError::Half { .. })),
+        ("rotten header", rotten, |e| matches!(e, StoreError::Damaged { .. })),
     ];
     let mut tried = 0;
     for (name, bytes, expected) in cases {
@@ -184,15 +199,21 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
             }
             let error = open_file(&path).map(drop).expect_err(name);
             assert!(expected(&error), "{name}: {error}");
+            assert!(error.to_string().contains(&path.display().to_string()), "{name}: which file? {error}");
             assert!(fs::read(&path).unwrap() == bytes, "{name}: {error}: the file was changed");
             tried += 1;
         }
     }
-    assert_eq!(tried, 20);
+    assert_eq!(tried, 28);
     assert!(matches!(open_file(dir.path()), Err(StoreError::Foreign { .. })), "a directory");
     let nowhere = open_file(&dir.path().join("no/such/dir.redb"));
     assert!(matches!(&nowhere, Err(e @ StoreError::CannotOpen { .. }) if e.to_string().contains("create the folder")));
     assert!(!dir.path().join("no").exists());
+    // The sidecar is in the way of nobody: a folder of its name is named.
+    let path = dir.path().join("folder.redb");
+    fs::create_dir(sidecar(&path)).unwrap();
+    let beside = open_file(&path).map(drop).expect_err("a folder is no sidecar");
+    assert!(matches!(&beside, StoreError::CannotOpen { path: named, .. } if *named == sidecar(&path)), "{beside}");
 }
 
 /// Bits rot in a closed file: it is refused, or everything in it reads as it was; no panic leaves the store.

@@ -95,6 +95,47 @@ fn index_rows_move_with_the_record() {
     assert_eq!(store.read(|r| r.prunable(Wall(u64::MAX), 9)).unwrap(), [(Wall(2_000), id)]);
 }
 
+/// A letter is created, changed, told and answered, and another one follows: somebody has to be told of each, the new one not taken for
+/// the old one, and of an answered one nobody.
+#[test]
+fn a_new_letter_is_noted_until_somebody_was_told() {
+    let store = open(&SimDisk::new());
+    let id = ask(&store, |tx| enqueue(tx, "a")).unwrap();
+    let letter = || crate::model::letter::LetterRecord {
+        why: crate::model::letter::Why::Permanent,
+        created: Wall(1),
+        class: crate::model::attempt::Class::Permanent,
+        error: String::new(),
+        questions: Vec::new(),
+        proposed: None,
+    };
+    let write = |to: JobState, letter: crate::rules::LetterMove| {
+        put(&store, id, move |r| {
+            let letter = letter.clone();
+            with(change(r, to.clone()), |c| (c.record.revision, c.letter) = (c.record.revision + 1, letter))
+        });
+    };
+    let untold = || store.read(|r| Ok((r.untold(None, 9)?, r.untold_count()?))).unwrap();
+    let told = |revision| {
+        ask(&store, move |tx| tx.told(id, revision));
+    };
+    write(JobState::Dead, crate::rules::LetterMove::Put(letter()));
+    assert_eq!(untold(), (vec![(id, 1)], 1));
+    write(JobState::Dead, crate::rules::LetterMove::Put(letter()));
+    assert_eq!(untold(), (vec![(id, 1)], 1), "changed: still the same letter");
+    told(1);
+    assert_eq!(untold(), (vec![], 0));
+    write(JobState::Dead, crate::rules::LetterMove::Put(letter()));
+    assert_eq!(untold(), (vec![], 0), "told already");
+    write(running(), crate::rules::LetterMove::Remove);
+    write(JobState::NeedsDecision, crate::rules::LetterMove::Put(letter()));
+    assert_eq!(untold(), (vec![(id, 5)], 1));
+    told(1);
+    assert_eq!(untold(), (vec![(id, 5)], 1), "another one was told");
+    write(running(), crate::rules::LetterMove::Remove);
+    assert_eq!(untold(), (vec![], 0), "answered: nobody has to be told");
+}
+
 /// What the file should say about a job.
 #[derive(Clone)]
 struct Kept {

@@ -1,9 +1,9 @@
 //! Somebody is told the moment a person is needed, and again when it goes on for too long; across restarts neither forgotten nor
 //! repeated, and whatever the callback does.
 
-use super::super::ground::{Ground, MINUTE, SECOND, Signs, kind};
+use super::super::ground::{Ground, MINUTE, SECOND, Signs, kind, listen};
 use onceward::{
-    Alert, AlertEvent, AlertRules, Builder, Decision, Fail, Jobs, OnStuck, RetryRatio, Scope, State, Topic,
+    Alert, AlertEvent, AlertRules, Builder, Decision, Fail, Jobs, OnStuck, RetryRatio, Scope, State, Topic, testkit,
 };
 use std::sync::{Arc, Mutex};
 
@@ -15,29 +15,29 @@ kind!(Fails = "fails" {
 kind!(Fine = "fine");
 kind!(Alone = "alone");
 
-/// What was told: words as signs, and the whole of it.
+/// What was told: words as signs, and the whole of it. What may have been told before is said so.
 #[derive(Clone, Default)]
-struct Told {
-    signs: Signs,
-    all: Arc<Mutex<Vec<String>>>,
+pub(super) struct Told {
+    pub(super) signs: Signs,
+    pub(super) all: Arc<Mutex<Vec<String>>>,
 }
 impl Told {
-    fn hear(&self, alert: &Alert) {
-        let (word, text) = match alert.event() {
-            AlertEvent::Letter(_) => ("letter".to_owned(), alert.to_string()),
-            AlertEvent::Fired(f) => (format!("fired {}", f.rule.as_str()), alert.to_string()),
-            AlertEvent::Resolved(f) => (format!("over {}", f.rule.as_str()), alert.to_string()),
+    pub(super) fn hear(&self, alert: &Alert) {
+        let word = match alert.event() {
+            AlertEvent::Letter(_) => "letter".to_owned(),
+            AlertEvent::Fired(f) => format!("fired {}", f.rule.as_str()),
+            AlertEvent::Resolved(f) => format!("over {}", f.rule.as_str()),
             other => panic!("{other:?}"),
         };
-        self.all.lock().unwrap().push(text);
-        self.signs.say(word);
+        self.all.lock().unwrap().push(alert.to_string());
+        self.signs.say(if alert.again() { format!("again {word}") } else { word });
     }
-    fn words(&self) -> Vec<String> {
+    pub(super) fn words(&self) -> Vec<String> {
         self.signs.words()
     }
 }
 
-fn queue(ground: &Ground, told: &Told) -> Builder {
+pub(super) fn queue(ground: &Ground, told: &Told) -> Builder {
     let told = told.clone();
     ground
         .builder()
@@ -47,7 +47,7 @@ fn queue(ground: &Ground, told: &Told) -> Builder {
 }
 
 /// A job that fails for good.
-fn dead(ground: &Ground, jobs: &Jobs, key: &str) -> onceward::JobId {
+pub(super) fn dead(ground: &Ground, jobs: &Jobs, key: &str) -> onceward::JobId {
     let id = jobs.enqueue(&Fails::new(key, 1)).unwrap().id();
     for _ in 0..6 {
         ground.pass(jobs, SECOND);
@@ -57,7 +57,7 @@ fn dead(ground: &Ground, jobs: &Jobs, key: &str) -> onceward::JobId {
 }
 
 /// Everything that was to be told has been told: the queue says so when it stops.
-fn close(jobs: Jobs) {
+pub(super) fn close(jobs: Jobs) {
     jobs.shutdown(super::super::ground::PATIENCE).unwrap();
 }
 
@@ -101,6 +101,7 @@ fn a_restart_neither_forgets_the_half_hour_nor_tells_it_twice() {
     let jobs = queue(&ground, &told).start().unwrap();
     let id = dead(&ground, &jobs, "a");
     ground.pass(&jobs, 20 * MINUTE);
+    testkit::run_until_told(&jobs).unwrap();
     ground.kill(jobs);
     assert_eq!(told.signs.times("fired dead-letters"), 0);
     let jobs = queue(&ground, &told).start().unwrap();
@@ -110,6 +111,7 @@ fn a_restart_neither_forgets_the_half_hour_nor_tells_it_twice() {
     assert_eq!(told.signs.times("fired dead-letters"), 0, "29 minutes");
     ground.pass(&jobs, MINUTE);
     told.signs.until("fired dead-letters", 1);
+    testkit::run_until_told(&jobs).unwrap();
     ground.kill(jobs);
     // It goes on while nobody is there to tell it.
     ground.clock.advance(60 * MINUTE);
@@ -173,12 +175,16 @@ fn a_callback_may_pause_and_may_panic() {
         })
         .start()
         .unwrap();
+    let heard = listen();
     jobs.enqueue(&Fails::new("a", 1)).unwrap();
     signs.until("letter", 1);
+    // Named by the place where it was registered, and by what it was called with.
+    heard.until(&["decide/alerts.rs:", "panicked at", "fails/a", "a bug in the callback"]);
     let id = jobs.enqueue(&Fails::new("b", 1)).unwrap().id();
     ground.settle(&jobs);
     assert_eq!(jobs.state(id).unwrap(), State::Paused);
     assert_eq!(jobs.pauses(), [(Scope::kind("fails"), "it fails for good".to_owned())]);
+    testkit::run_until_told(&jobs).unwrap();
     ground.kill(jobs);
     let jobs = queue(&ground, &told).start().unwrap();
     ground.settle(&jobs);
@@ -379,6 +385,55 @@ fn a_message_that_was_put_aside_is_told_until_somebody_decides() {
     told.signs.until("fired outbox-stuck", 1);
     ground.pass(&jobs, 60 * MINUTE);
     jobs.outbox().discard("paid", "1", "ann", "there is no such order").unwrap();
+    for _ in 0..3 {
+        ground.pass(&jobs, MINUTE);
+    }
+    told.signs.until("over outbox-stuck", 1);
+    close(jobs);
+    assert_eq!((told.signs.times("fired outbox-stuck"), told.signs.times("over outbox-stuck")), (1, 1));
+}
+
+/// Thousands of keys wait, and one of their messages is stuck: it is told once, also while the search among the others goes on, is not
+/// over because most of them went out, and is over when a person has decided the last one.
+#[test]
+fn one_stuck_message_among_thousands_of_keys_is_found_and_stays_found() {
+    const KEYS: usize = 3_000;
+    let (ground, told) = (Ground::new(), Told::default());
+    let away = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let broker = away.clone();
+    let jobs = queue(&ground, &told)
+        .alert_rules(AlertRules::new().retry_ratio(None))
+        .topic("paid", Topic::default().batch(500))
+        .publisher("paid", move |m: &onceward::Message| {
+            if m.id == "2000" {
+                Err(Fail::permanent("no such order"))
+            } else if broker.load(std::sync::atomic::Ordering::SeqCst) {
+                Err(Fail::new("no broker"))
+            } else {
+                Ok(())
+            }
+        })
+        .start()
+        .unwrap();
+    jobs.transact::<_, Fail>(|tx| {
+        for n in 0..KEYS {
+            tx.send(onceward::Outgoing::new("paid", n.to_string(), &n).key(n.to_string()))?;
+        }
+        Ok(())
+    })
+    .unwrap();
+    for _ in 0..15 {
+        ground.pass(&jobs, MINUTE);
+    }
+    told.signs.until("fired outbox-stuck", 1);
+    away.store(false, std::sync::atomic::Ordering::SeqCst);
+    for _ in 0..60 {
+        ground.pass(&jobs, MINUTE);
+    }
+    let topic = &jobs.outbox().topics().unwrap()[0];
+    assert_eq!((topic.depth, topic.stuck), (1, 1), "everything else went out");
+    assert_eq!(told.signs.times("over outbox-stuck"), 0);
+    jobs.outbox().discard("paid", "2000", "ann", "there is no such order").unwrap();
     for _ in 0..3 {
         ground.pass(&jobs, MINUTE);
     }

@@ -51,7 +51,14 @@ fn retry_and_discard_are_signed_and_kept() {
         assert!(matches!(outbox.retry("t", "bad", who, why), Err(Error::Refused(_))));
         assert!(matches!(outbox.discard("t", "bad", who, why), Err(Error::Refused(_))));
     }
+    let unsigned = outbox.retry("t", "bad", "", "why").unwrap_err().to_string();
+    assert!(unsigned.contains("who decides") && !unsigned.contains(".by("), "the text fits the call: {unsigned}");
     assert!(matches!(outbox.retry("t", "never", "ana", "why"), Err(Error::NoMessage { .. })));
+    for number in [0, 77] {
+        let nobody = outbox.discard_number("t", "k", number, "ana", "why");
+        assert!(matches!(&nobody, Err(Error::NoNumber { number: n, .. }) if *n == number), "{nobody:?}");
+        assert!(matches!(outbox.retry_number("t", "k", number, "ana", "why"), Err(Error::NoNumber { .. })));
+    }
     assert!(matches!(outbox.discard("t", "good", "ana", "why"), Err(Error::Refused(_))), "it is not stuck");
     outbox.retry("t", "bad", "ana", "the street was added").unwrap();
     world.settle(&jobs);

@@ -417,3 +417,72 @@ fn many_callers_at_once_get_their_own_answers() {
     println!("callers: 16, {} answers", recount.jobs.len());
     assert_eq!(recount.jobs.len(), 400);
 }
+
+kind!(Brief = "brief" {
+    fn policy() -> Policy {
+        Policy::default().keep_done(onceward::Keep::For(DAY))
+    }
+});
+
+/// Hundreds of ended jobs cannot be read any more, and they are the oldest: they are kept, are named in one line, and hold up none of
+/// those that come after them.
+#[test]
+fn damaged_rows_at_the_front_hold_up_no_pruning() {
+    const BAD: u64 = 600;
+    const GOOD: u64 = 300;
+    let mut ground = Ground::new();
+    let heard = crate::ground::listen();
+    let start = |ground: &Ground| ground.builder().on(|_, _: Brief| Ok(())).start().unwrap();
+    let jobs = start(&ground);
+    let some = |from: u64, to: u64| {
+        let some: Vec<_> = (from..to).map(|n| Brief::new(&n.to_string(), n)).collect();
+        let ids = jobs.enqueue_many(&some).unwrap().iter().map(onceward::Enqueued::id).collect::<Vec<_>>();
+        ground.pass(&jobs, SECOND);
+        ids
+    };
+    let bad = some(0, BAD);
+    ground.pass(&jobs, MINUTE);
+    let good = some(BAD, BAD + GOOD);
+    jobs.shutdown(PATIENCE).unwrap();
+    ground.disk = with_damaged_rows(&ground, good[0]);
+    ground.nonce += 1;
+    let jobs = start(&ground);
+    for _ in 0..60 {
+        ground.pass(&jobs, HOUR);
+    }
+    let gone = |ids: &[JobId]| ids.iter().filter(|id| matches!(jobs.state(**id), Err(Error::NotFound(_)))).count();
+    assert_eq!((gone(&bad), gone(&good)), (0, good.len()));
+    assert!(heard.has(&["600 rows are past their time and cannot be read"]));
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+/// The disk, with nothing left that can be read of what was asked of every job before this one.
+fn with_damaged_rows(ground: &Ground, before: JobId) -> onceward::testkit::SimDisk {
+    use onceward::testkit::DiskFactory;
+    use redb::ReadableTable;
+    const JOB: redb::TableDefinition<'_, u64, &[u8]> = redb::TableDefinition::new("q/job");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("damaged.redb");
+    std::fs::write(&path, ground.disk.bytes()).unwrap();
+    let db = redb::Database::open(&path).unwrap();
+    let tx = db.begin_write().unwrap();
+    {
+        let mut table = tx.open_table(JOB).unwrap();
+        let packs: Vec<(u64, Vec<u8>)> = table
+            .range(..before.number())
+            .unwrap()
+            .map(|row| row.unwrap())
+            .map(|(k, v)| (k.value(), v.value().to_vec()))
+            .collect();
+        assert!(!packs.is_empty());
+        for (first, mut bytes) in packs {
+            // Behind version, kind and count.
+            bytes[8..].iter_mut().for_each(|byte| *byte ^= 0x55);
+            table.insert(first, bytes.as_slice()).unwrap();
+        }
+    }
+    tx.commit().unwrap();
+    drop(db);
+    let sidecar = ground.disk.sidecar().lock().unwrap().clone();
+    onceward::testkit::SimDisk::from_image(std::fs::read(&path).unwrap(), sidecar)
+}

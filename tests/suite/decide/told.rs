@@ -1,0 +1,232 @@
+//! What is owed to a callback is in the file until it was heard: a crash in the middle tells it again and says so, a callback that
+//! hangs holds up no rule, and without any callback the rules are watched all the same.
+
+use super::super::ground::{Ground, MINUTE, PATIENCE, SECOND, kind, listen};
+use super::alerts::{Told, close, dead, queue};
+use onceward::testkit::run_until_told;
+use onceward::{AlertRule, AlertRules, Decision, Fail, Jobs, State};
+use std::collections::BTreeSet;
+
+kind!(Lost = "lost");
+
+/// What the rules say now, and to how many people it is owed.
+fn standing(jobs: &Jobs) -> (Vec<AlertRule>, u64) {
+    let now = jobs.alerts().unwrap().iter().map(|f| f.rule).collect();
+    (now, jobs.snapshot().unwrap().gauges.alerts_waiting)
+}
+
+/// The process dies inside the callback, twice: for a letter, and for the rule about it. Each is told again by the next process, which
+/// says that it may have been told before; what was heard to its end is never told again.
+#[test]
+fn a_crash_inside_the_callback_tells_it_again_and_says_so() {
+    let (mut ground, told) = (Ground::new(), Told::default());
+    let rules = || AlertRules::new().failures(None).retry_ratio(None);
+    let stuck = |ground: &Ground, told: &Told| {
+        let (told, signs) = (told.clone(), ground.signs.clone());
+        ground
+            .builder()
+            .on(|_, _: Lost| Err(Fail::permanent("no")))
+            .alert_rules(rules())
+            .on_alert(move |alert| {
+                told.hear(alert);
+                signs.wait("in the callback");
+            })
+            .start()
+            .unwrap()
+    };
+    let jobs = stuck(&ground, &told);
+    jobs.enqueue(&Lost::new("a", 1)).unwrap();
+    ground.signs.until("in the callback", 1);
+    ground.kill(jobs);
+
+    let jobs = queue(&ground, &told).alert_rules(rules()).start().unwrap();
+    run_until_told(&jobs).unwrap();
+    assert_eq!(told.words(), ["letter", "again letter"]);
+    ground.kill(jobs);
+
+    let jobs = stuck(&ground, &told);
+    ground.pass(&jobs, 30 * MINUTE);
+    ground.signs.until("in the callback", 1);
+    ground.kill(jobs);
+
+    for _ in 0..2 {
+        let jobs = queue(&ground, &told).alert_rules(rules()).start().unwrap();
+        ground.pass(&jobs, MINUTE);
+        run_until_told(&jobs).unwrap();
+        assert_eq!(standing(&jobs), (vec![AlertRule::DeadLetters], 0));
+        assert_eq!(told.words(), ["letter", "again letter", "fired dead-letters", "again fired dead-letters"]);
+        ground.kill(jobs);
+    }
+}
+
+/// The end of it meets the same fate: the process dies before anybody was told that it is over, and the next one says so, marked.
+#[test]
+fn an_end_that_nobody_heard_is_told_by_the_next_process() {
+    let (mut ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told).start().unwrap();
+    let id = dead(&ground, &jobs, "a");
+    ground.pass(&jobs, 30 * MINUTE);
+    run_until_told(&jobs).unwrap();
+    ground.kill(jobs);
+    let signs = ground.signs.clone();
+    let jobs = ground.builder().on_alert(move |_| signs.wait("in the callback")).start().unwrap();
+    let letter = jobs.dead_letter(id).unwrap();
+    jobs.decide(&letter, Decision::discard().by("ann", "not needed")).unwrap();
+    ground.settle(&jobs);
+    ground.signs.until("in the callback", 1);
+    ground.kill(jobs);
+    let jobs = queue(&ground, &told).start().unwrap();
+    ground.settle(&jobs);
+    run_until_told(&jobs).unwrap();
+    assert_eq!(standing(&jobs), (vec![], 0));
+    close(jobs);
+    let times = |w: &str| told.signs.times(w);
+    assert_eq!((times("again over dead-letters"), times("over dead-letters")), (1, 0), "{:?}", told.words());
+}
+
+/// A callback hangs. It is named after 5 s, by the place where it was registered and what it was called with, and seen in the
+/// snapshot. The rules go on: a letter's half hour is over, it is kept and can be read. It is answered before the callback is free:
+/// nobody is told of something that is neither true any more nor ever was said.
+#[test]
+fn a_callback_that_hangs_is_named_and_holds_up_no_rule() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let (heard, signs) = (listen(), ground.signs.clone());
+    let jobs = {
+        let told = told.clone();
+        let rules = AlertRules::new().failures(None).retry_ratio(None);
+        let builder = ground.builder().on(|_, _: Lost| Err(Fail::permanent("no"))).alert_rules(rules);
+        builder
+            .on_alert(move |alert| {
+                signs.wait("in the callback");
+                told.hear(alert);
+            })
+            .start()
+            .unwrap()
+    };
+    let id = jobs.enqueue(&Lost::new("hanging", 1)).unwrap().id();
+    ground.signs.until("in the callback", 1);
+    ground.pass(&jobs, 4 * SECOND);
+    assert_eq!(jobs.snapshot().unwrap().gauges.alert_callback_hangs_seconds, None);
+    assert!(!heard.has(&["has not returned for 5 s", "lost/hanging"]));
+    ground.pass(&jobs, SECOND);
+    heard.until(&["decide/told.rs:", "has not returned for 5 s", "lost/hanging"]);
+    assert_eq!(jobs.snapshot().unwrap().gauges.alert_callback_hangs_seconds, Some(5.0));
+    ground.pass(&jobs, 30 * MINUTE);
+    assert_eq!(standing(&jobs), (vec![AlertRule::DeadLetters], 2), "the letter in the callback, and the rule");
+    assert_eq!(jobs.snapshot().unwrap().gauges.alerts["dead-letters"], 1);
+    assert_eq!(heard.count(&["has not returned for 5 s", "lost/hanging"]), 1, "once for each call");
+    let letter = jobs.dead_letter(id).unwrap();
+    jobs.decide(&letter, Decision::discard().by("ann", "not needed")).unwrap();
+    ground.settle(&jobs);
+    assert_eq!(standing(&jobs), (vec![], 0));
+    ground.signs.open("in the callback");
+    run_until_told(&jobs).unwrap();
+    assert_eq!(jobs.snapshot().unwrap().gauges.alert_callback_hangs_seconds, None);
+    close(jobs);
+    assert_eq!(told.words(), ["letter"]);
+}
+
+/// Thousands of jobs die while a callback hangs: what waits in memory is bounded, the file has the rest, and each is told exactly once
+/// when the callback is free; those that were answered meanwhile are not told at all.
+#[test]
+fn a_flood_of_letters_behind_a_callback_is_told_once_each() {
+    const MANY: u64 = 2_500;
+    let (ground, told) = (Ground::new(), Told::default());
+    let signs = ground.signs.clone();
+    let jobs = {
+        let told = told.clone();
+        let rules = AlertRules::new().failures(None).retry_ratio(None).dead_letters(None);
+        let builder = ground.builder().on(|_, _: Lost| Err(Fail::permanent("no"))).alert_rules(rules);
+        builder
+            .on_alert(move |alert| {
+                signs.wait("in the callback");
+                told.hear(alert);
+            })
+            .start()
+            .unwrap()
+    };
+    jobs.enqueue(&Lost::new("first", 0)).unwrap();
+    ground.signs.until("in the callback", 1);
+    let many: Vec<_> = (1..=MANY).map(|n| Lost::new(&n.to_string(), n)).collect();
+    let ids = jobs.enqueue_many(&many).unwrap();
+    ground.settle(&jobs);
+    assert_eq!(standing(&jobs).1, MANY + 1);
+    let answered: Vec<_> = ids.iter().rev().take(3).map(|e| e.id()).collect();
+    for id in &answered {
+        let letter = jobs.dead_letter(*id).unwrap();
+        jobs.decide(&letter, Decision::discard().by("ann", "not needed")).unwrap();
+    }
+    ground.signs.open("in the callback");
+    run_until_told(&jobs).unwrap();
+    assert_eq!(standing(&jobs).1, 0);
+    close(jobs);
+    let all = told.all.lock().unwrap();
+    assert_eq!(all.len() as u64, MANY + 1 - 3);
+    assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "nobody was told twice");
+}
+
+/// An app without a callback: what the rules say is kept, logged once when it begins and once when it is over, and can be read, across
+/// a restart. Whoever adds a callback is told what goes on, as something new; an idle queue is not woken for any of it.
+#[test]
+fn without_a_callback_the_rules_are_watched_kept_and_read() {
+    let (mut ground, told, heard) = (Ground::new(), Told::default(), listen());
+    let rules = || AlertRules::new().failures(None).retry_ratio(None).dead_letters(17 * MINUTE);
+    let start = |ground: &Ground| {
+        let builder = ground.builder().on(|_, _: Lost| Err(Fail::permanent("no")));
+        builder.alert_rules(rules()).start().unwrap()
+    };
+    let said = "1 waiting for a decision: there has been a dead letter for 17 minutes";
+    let jobs = start(&ground);
+    let id = jobs.enqueue(&Lost::new("quiet", 1)).unwrap().id();
+    ground.settle(&jobs);
+    ground.pass(&jobs, 16 * MINUTE);
+    assert_eq!(standing(&jobs), (vec![], 0));
+    ground.pass(&jobs, MINUTE);
+    assert_eq!(standing(&jobs), (vec![AlertRule::DeadLetters], 0), "nobody waits to be told");
+    assert_eq!(jobs.alerts().unwrap()[0].text, said);
+    assert_eq!(heard.count(&[said, "resolved=false"]), 1);
+    let commits = |jobs: &Jobs| jobs.snapshot().unwrap().store_commit_duration_seconds.count;
+    let before = commits(&jobs);
+    for _ in 0..50 {
+        ground.pass(&jobs, 10 * MINUTE);
+    }
+    assert_eq!(commits(&jobs), before, "nothing was written");
+    ground.kill(jobs);
+    let jobs = start(&ground);
+    ground.pass(&jobs, MINUTE);
+    assert_eq!(standing(&jobs).0, [AlertRule::DeadLetters]);
+    assert_eq!(heard.count(&[said]), 1, "it is not said again");
+    ground.kill(jobs);
+
+    let jobs = queue(&ground, &told).alert_rules(rules()).start().unwrap();
+    ground.pass(&jobs, MINUTE);
+    run_until_told(&jobs).unwrap();
+    assert_eq!(told.signs.times("fired dead-letters"), 1, "{:?}", told.words());
+    assert_eq!(told.signs.times("letter"), 1, "{:?}", told.words());
+    close(jobs);
+
+    let jobs = start(&ground);
+    let letter = jobs.dead_letter(id).unwrap();
+    jobs.decide(&letter, Decision::discard().by("ann", "not needed")).unwrap();
+    ground.settle(&jobs);
+    assert_eq!(standing(&jobs), (vec![], 0));
+    assert_eq!(jobs.state(id).unwrap(), State::Discarded);
+    heard.until(&["no dead letter waits any more", "resolved=true"]);
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+/// A key that wants to be two lines, and to be read backwards: what somebody is told stays one line that reads as it was written.
+#[test]
+fn an_alert_is_one_line_whatever_the_key_says() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = queue(&ground, &told).start().unwrap();
+    dead(&ground, &jobs, "a\nover: \u{202e}everything");
+    run_until_told(&jobs).unwrap();
+    close(jobs);
+    let all = told.all.lock().unwrap();
+    assert_eq!(all.len(), 2, "{all:?}");
+    for line in all.iter() {
+        assert!(line.contains(r"fails/a\nover: \u{202e}everything"), "{line}");
+        assert!(!line.chars().any(onceward::model::letter::breaks_a_line), "{line}");
+    }
+}

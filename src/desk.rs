@@ -17,6 +17,7 @@ use crate::model::effect::{EffectRecord, EffectState, Risk, Stored, Undoing};
 use crate::model::id::{EffectId, JobId};
 use crate::model::job::{JobRow, Memo};
 use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
+use crate::model::shown::Shown;
 use crate::model::time::Wall;
 use crate::rules::Refusal;
 use crate::rules::letter;
@@ -157,7 +158,7 @@ impl DeadLetter {
     pub fn headline(&self) -> String {
         let back = self.restored.as_ref();
         let back = back.map_or_else(String::new, |by| format!(" (brought back out of the trash by {})", by.who));
-        format!("{}{back}", self.question())
+        Shown(&format!("{}{back}", self.question())).to_string()
     }
     fn question(&self) -> String {
         let says =
@@ -335,7 +336,7 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
 pub(crate) fn sign(shared: &Shared, who: String, why: String) -> Result<Signed, Error> {
     for (what, text) in [("name of the person who decides", &who), ("reason", &why)] {
         if text.trim().is_empty() {
-            return Err(Refusal::NotAChoice(format!("the {what} is missing: sign it with .by(who, why)")).into());
+            return Err(Refusal::NotAChoice(format!("the {what} is missing: say who does this and why")).into());
         }
         let limit = shared.limits.error_text;
         if text.len() > limit {

@@ -7,6 +7,7 @@ use crate::model::effect::{EffectRecord, EffectState, Undoing};
 use crate::model::id::EffectId;
 use crate::model::job::{JobState, Memo};
 use crate::model::letter::{Question, Signed, Verdict};
+use crate::model::shown::Shown;
 use crate::rules::letter::Choice as Valid;
 use crate::rules::review;
 use crate::rules::undo::{extent, taken_back};
@@ -25,6 +26,15 @@ pub struct Choice {
     /// What the decision needs beside a signature; without it, it is refused and nothing changes.
     pub needs: Option<Needs>,
     pub(super) leads: Leads,
+}
+
+impl Choice {
+    /// What apps and providers wrote stands in these texts: none of it may look like a line of its own.
+    fn one_line_each(&mut self) {
+        for text in std::iter::once(&mut self.label).chain(&mut self.will).chain(&mut self.will_not) {
+            *text = Shown(text).to_string();
+        }
+    }
 }
 
 /// What a person has to add to a decision.
@@ -73,6 +83,7 @@ pub(super) fn offered(valid: &[Valid], checkable: &[EffectId], scene: &Scene<'_>
     out.extend(checkable.iter().map(|effect| scene.check(effect)));
     out.extend(valid.iter().map(verdict).chain(scene.replays(valid)).filter_map(|verdict| scene.word(&verdict)));
     out.extend(scene.proposed.map(drop_it));
+    out.iter_mut().for_each(Choice::one_line_each);
     out
 }
 

@@ -166,7 +166,9 @@ pub fn decide(
             finish(&mut change, effects, End::Discarded, rules, signed)?;
         }
         Verdict::ReplayFrom { .. } => {
-            return Err(Refusal::NotAChoice("what is remembered has to be known for that: review::replay_from".into()));
+            return Err(Refusal::NotAChoice(
+                "what the job remembers has to be known for that: look at its letter anew".into(),
+            ));
         }
         Verdict::Undo => {
             undo::may_undo(effects, &|e| running(&e.id))?;

@@ -75,12 +75,13 @@ pub(super) fn write(record: &JobRecord, prune: Option<Wall>, out: &mut Vec<u8>) 
     for (n, number) in numbers.iter().enumerate() {
         flags |= if *number == 0 { 0 } else { FIRST << n };
     }
+    struct Plain(u32, u64, Option<End>);
     let plain = match state {
-        JobState::Ready { ticket } => Some((READY, *ticket, None)),
+        JobState::Ready { ticket } => Some(Plain(READY, *ticket, None)),
         JobState::Running { token, continuing } => {
-            Some((if *continuing { RUNNING | CONTINUING } else { RUNNING }, token.0, None))
+            Some(Plain(if *continuing { RUNNING | CONTINUING } else { RUNNING }, token.0, None))
         }
-        JobState::Ended { how, at } => Some((ENDED, at.0, Some(*how))),
+        JobState::Ended { how, at } => Some(Plain(ENDED, at.0, Some(*how))),
         JobState::Delayed { .. }
         | JobState::Waiting { .. }
         | JobState::NeedsDecision
@@ -88,19 +89,20 @@ pub(super) fn write(record: &JobRecord, prune: Option<Wall>, out: &mut Vec<u8>) 
         | JobState::Compensating { .. } => None,
     }
     .filter(|_| why.is_none());
-    flags |= plain.map_or(TAIL, |(flag, ..)| flag);
+    let tail = plain.is_none();
+    flags |= plain.as_ref().map_or(TAIL, |Plain(flag, ..)| *flag);
     let mut bytes = Bytes { buffer: [0; LONGEST], len: 0 };
     flags.to_le_bytes().into_iter().for_each(|b| bytes.push(b));
     bytes.put(id.0);
     bytes.put(kind.0.into());
     bytes.push(*priority);
-    if let Some((_, number, how)) = plain {
+    if let Some(Plain(_, number, how)) = plain {
         bytes.put(number);
         how.into_iter().for_each(|how| bytes.push(end_byte(how)));
     }
     numbers.iter().filter(|n| **n != 0).for_each(|n| bytes.put(*n));
     out.extend_from_slice(bytes.written());
-    plain.is_none()
+    tail
 }
 
 /// The longest record: flags, priority, end, and every number as long as numbers get.
@@ -133,8 +135,11 @@ impl Bytes {
     }
 }
 
+/// A record, when its job's rows may go, and the rest.
+type Read<'a> = (JobRecord, Option<Wall>, Option<&'a [u8]>);
+
 /// Reads a record. The rest, if there is one, is what the caller of [`write`] appended; the state is then still to be set.
-pub(super) fn read(bytes: &[u8]) -> Result<(JobRecord, Option<Wall>, Option<&[u8]>), String> {
+pub(super) fn read(bytes: &[u8]) -> Result<Read<'_>, String> {
     let mut rest = bytes;
     let (flags, after) = rest.split_first_chunk::<4>().ok_or("its flags are missing")?;
     let flags = u32::from_le_bytes(*flags);

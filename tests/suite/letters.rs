@@ -409,7 +409,7 @@ fn every_decision_is_signed() {
             (yes().by("ann", "  "), "reason"),
         ] {
             let refused = jobs.decide(&letter, unsigned).unwrap_err().to_string();
-            assert!(refused.contains(missing) && refused.contains(".by(who, why)"), "{refused}");
+            assert!(refused.contains(missing) && refused.contains("say who does this and why"), "{refused}");
         }
         let refused = jobs.decide(&letter, yes().by("ann", &"x".repeat(5_000))).unwrap_err();
         assert!(matches!(refused, Error::TooBig { limit: 4_096, .. }), "{refused:?}");

@@ -61,7 +61,8 @@ impl Answers {
     pub(super) fn give(&mut self, shared: &Shared, batch: Batch, busy: bool) {
         // Whoever was handed over goes first.
         let behind = self.open.load(Ordering::Acquire) > 0;
-        if !behind && !(busy && batch.ops.len() >= MANY) {
+        let apart = behind || (busy && batch.ops.len() >= MANY);
+        if !apart {
             return batch.tell();
         }
         let open = self.open.clone();

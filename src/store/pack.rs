@@ -6,6 +6,8 @@
 
 use super::codec::{self, INLINE};
 use super::error::StoreError;
+#[cfg(feature = "testkit")]
+use super::intents::page::Page;
 use redb::{ReadableTable, Table};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -127,6 +129,10 @@ impl Pack {
             }
             self.bytes = bytes;
         }
+    }
+    /// Which records there are.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().map(|(n, _)| *n)
     }
     /// How many records there are.
     pub(super) fn len(&self) -> usize {
@@ -297,7 +303,7 @@ pub(super) fn pointer_of(record: Option<&[u8]>) -> Option<codec::Pointer> {
 /// kinds that could be read.
 #[cfg(feature = "testkit")]
 pub fn decode_anything(bytes: &[u8]) -> usize {
-    codec::decode_records(bytes) + usize::from(Pack::parse(bytes).is_ok())
+    codec::decode_records(bytes) + usize::from(Pack::parse(bytes).is_ok()) + usize::from(Page::parse(bytes).is_ok())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::create::OpenFile;
 use super::error::StoreError;
+use super::intents::memory::Memory;
 use super::op::{Lane, Op, RoundHook, StoreEvent, quietly};
 use super::run_file::RunFile;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -40,6 +41,8 @@ pub(super) struct Shared {
     better: Condvar,
     listeners: Mutex<Vec<Listener>>,
     pub(super) run: RunFile,
+    /// The index of intents.
+    pub(super) memory: Memory,
 }
 
 #[derive(Default)]
@@ -83,7 +86,7 @@ pub(super) struct Work {
 }
 
 impl Shared {
-    pub(super) fn new(db: OpenFile, run: RunFile) -> Self {
+    pub(super) fn new(db: OpenFile, run: RunFile, memory: Memory) -> Self {
         Self {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
@@ -93,6 +96,7 @@ impl Shared {
             better: Condvar::new(),
             listeners: Mutex::default(),
             run,
+            memory,
         }
     }
 

@@ -225,14 +225,13 @@ impl Round<'_, '_> {
         let pages = (arrived * PACE / self.page).clamp(PAGES, MOST_PAGES);
         let table = self.rows.tables.id_page.write(self.rows.tx)?;
         let all: (PageKey, PageKey) = ((*id, 0, 0), (*id, u64::MAX, u64::MAX));
-        let mut left = false;
         let keys: Vec<PageKey> =
             table.range(all.0..=all.1)?.take(pages).map(|row| row.map(|(k, _)| k.value())).collect::<Result<_, _>>()?;
-        left |= keys.len() == pages;
+        let last = keys.len() < pages;
         for key in keys {
             table.remove(key)?;
         }
-        if !left {
+        if last {
             self.remove_card(*id)?;
             self.done.gone.push(*id);
         }

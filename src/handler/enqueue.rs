@@ -62,15 +62,7 @@ impl Spec {
             payload,
             undoes: None,
         };
-        Ok(Self {
-            kind: J::KIND,
-            aliases: J::ALIASES,
-            row,
-            priority: J::PRIORITY,
-            start,
-            queue: J::QUEUE,
-            registered,
-        })
+        Ok(Self { kind: J::KIND, aliases: J::ALIASES, row, priority: J::PRIORITY, start, queue: J::QUEUE, registered })
     }
     fn rules(&self) -> &KindRules {
         match &self.registered {
@@ -111,7 +103,9 @@ fn standing(tx: &mut dyn Own, intent: &Intent) -> Result<Option<JobRecord>, Stor
 /// Whether an intent is known with another payload.
 fn differs(intent: &Intent, asked: &JobRow) -> bool {
     match intent {
-        Intent::Kept(_, row) => (row.version, row.codec) != (asked.version, asked.codec) || row.payload != asked.payload,
+        Intent::Kept(_, row) => {
+            (row.version, row.codec) != (asked.version, asked.codec) || row.payload != asked.payload
+        }
         Intent::Remembered(memory) => memory.digest != job::digest(asked.version, asked.codec, &asked.payload),
     }
 }

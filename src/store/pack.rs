@@ -30,6 +30,9 @@ const ENTRY: usize = 6;
 /// stays within one page, or a lone job would cost four.
 const WIDE: usize = 4 * 4_096 - 128;
 
+/// So many jobs share the pack that says where they stand.
+pub(super) const STRIP: u64 = 64;
+
 /// How many packs that were only read are kept at hand.
 const AT_HAND: usize = 64;
 /// How many of any kind are kept from one round to the next.

@@ -5,7 +5,7 @@ use super::bits::{Bits, numbers, word_of};
 use super::codec::{self, Pointer, Raw, StateRow, Stored};
 use super::error::StoreError;
 use super::intents::memory::Memory;
-use super::pack::{Pack, Packs};
+use super::pack::{Pack, Packs, STRIP};
 use super::schema::{META_LIVE, SETTING, Source, Tables, split_identity_key};
 use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, KindId, Token};
@@ -58,9 +58,6 @@ impl Held {
         Self { jobs: self.jobs, states: self.states, kinds: self.kinds, ..Self::default() }
     }
 }
-
-/// So many jobs share the pack that says where they stand.
-pub(super) const STRIP: u64 = 64;
 
 /// The pack of a job's record, and its place there.
 pub(super) fn strip_of(id: JobId) -> (u64, u32) {

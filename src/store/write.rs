@@ -307,13 +307,7 @@ impl<'t> Write<'t> {
         self.touches > 0
     }
 
-    pub(super) fn new(
-        tx: &'t WriteTransaction,
-        memory: &'t Memory,
-        live: Live,
-        limits: Limits,
-        kept: Kept,
-    ) -> Self {
+    pub(super) fn new(tx: &'t WriteTransaction, memory: &'t Memory, live: Live, limits: Limits, kept: Kept) -> Self {
         let Kept { held, scratch } = kept;
         Self {
             rows: Rows::newest(tx, memory, held),

@@ -13,7 +13,7 @@ use super::tail::Tail;
 use redb::ReadableTable;
 
 /// The index as the file has it, and in words what of it could not be read.
-pub(in crate::store) fn load<S: Source>(
+pub(crate) fn load<S: Source>(
     rows: &Rows<'_, S>,
     key: [u8; 16],
     sizes: Sizes,

@@ -27,7 +27,22 @@ impl<S: Source> Rows<'_, S> {
     }
     /// The newest job of an intent that has rows.
     pub fn kept(&self, kind: KindId, key: &str) -> Result<Option<(JobId, JobRow)>, StoreError> {
-        let mut jobs = self.candidates(self.memory.hash(kind, key))?;
+        let hash = self.memory.hash(kind, key);
+        let (newest, runs) = self.newest_candidates(hash)?;
+        // Jobs in the tail are newer than those in runs.
+        let found = self.confirm(newest, kind, key)?;
+        if found.is_some() || runs.is_empty() {
+            return Ok(found);
+        }
+        let mut older = Vec::new();
+        let table = self.tables.id_page.read(self.tx)?;
+        for run in runs {
+            probe(table, run, hash, &mut older)?;
+        }
+        self.confirm(older, kind, key)
+    }
+    /// The newest of these jobs that is of this intent.
+    fn confirm(&self, mut jobs: Vec<u64>, kind: KindId, key: &str) -> Result<Option<(JobId, JobRow)>, StoreError> {
         jobs.sort_unstable();
         jobs.dedup();
         for id in jobs.into_iter().rev().map(JobId) {
@@ -50,39 +65,32 @@ impl<S: Source> Rows<'_, S> {
         let row = self.tables.id.read(self.tx)?.get(identity_key(kind, key).as_slice())?;
         row.map(|v| self.value(v.value(), &|| format!("memory of intent {key}"))).transpose()
     }
-    /// All jobs that have rows and this hash, and perhaps more.
-    fn candidates(&self, hash: u64) -> Result<Vec<u64>, StoreError> {
-        let mut found = Vec::new();
-        let mut runs = Vec::new();
+    /// The jobs with this hash that are in no run yet, and the runs that may have more.
+    fn newest_candidates(&self, hash: u64) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
         match self.sight {
             // The file and memory say the same.
             Sight::Newest => {
                 let state = self.memory.state.read();
-                found.extend(state.tail.find(hash));
-                runs.extend(state.runs.iter().filter(|(_, r)| r.may_have(hash)).map(|(id, _)| *id));
+                let runs = state.runs.iter().filter(|(_, r)| r.may_have(hash)).map(|(id, _)| *id);
+                Ok((state.tail.find(hash).collect(), runs.collect()))
             }
             Sight::Snapshot => {
+                let mut runs = Vec::new();
                 for row in self.tables.id_run.read(self.tx)?.iter()? {
                     runs.push(row?.0.value());
                 }
                 let first = self.tables.fresh.read(self.tx)?.first()?.map(|(k, _)| k.value());
                 let state = self.memory.state.read();
                 runs.retain(|id| state.runs.get(id).is_none_or(|r| r.may_have(hash)));
-                found.extend(state.tail.find(hash));
+                let mut found: Vec<u64> = state.tail.find(hash).collect();
                 let from = state.tail.from();
                 drop(state);
                 if first.is_some_and(|first| first < from) {
                     self.each_fresh(&mut |e| found.extend((e.hash == hash).then_some(e.job)), &mut |_| {})?;
                 }
+                Ok((found, runs))
             }
         }
-        if !runs.is_empty() {
-            let table = self.tables.id_page.read(self.tx)?;
-            for run in runs {
-                probe(table, run, hash, &mut found)?;
-            }
-        }
-        Ok(found)
     }
     /// Every entry of `q/id-fresh`, in the order of the jobs. A row that is damaged is made anew from the rows of its jobs; what
     /// stays unknown of them is told to `lost`.
@@ -172,7 +180,7 @@ impl<S: Source> Rows<'_, S> {
         Ok(ids)
     }
     /// How many intents are known: one walk over everything.
-    pub(in crate::store) fn count_intents(&self) -> Result<u64, StoreError> {
+    pub(crate) fn count_intents(&self) -> Result<u64, StoreError> {
         let mut intents = BTreeSet::new();
         for id in self.job_ids()? {
             if let Some(row) = self.job(id)? {

@@ -47,7 +47,7 @@ impl Sizes {
 
 /// The index in memory.
 #[derive(Debug)]
-pub(in crate::store) struct Memory {
+pub(crate) struct Memory {
     key: [u8; 16],
     pub(super) sizes: Sizes,
     pub(super) state: RwLock<State>,
@@ -103,7 +103,7 @@ pub(super) struct Output {
 
 /// What a round did to the index; taken over when it is committed.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Done {
+pub(crate) struct Done {
     /// Entries in rows of `q/id-fresh` that are full.
     pub(super) full: usize,
     /// The tail became this run, or nothing of it lives; the next one takes over at this number.
@@ -135,7 +135,7 @@ pub(super) enum After {
 
 impl Memory {
     /// One that knows nothing: right for every question, but slow, because all of them go to the file.
-    pub(in crate::store) fn new(key: [u8; 16], sizes: Sizes) -> Self {
+    pub(crate) fn new(key: [u8; 16], sizes: Sizes) -> Self {
         let sizes = Sizes { page: sizes.page.clamp(1, page::ROOM), ..sizes };
         let state = State { tail: Tail::new(u64::MAX), ..State::default() };
         Self { key, sizes, state: RwLock::new(state) }
@@ -148,20 +148,20 @@ impl Memory {
         hasher.finish() >> (u64::BITS - self.sizes.hash_bits.clamp(1, u64::BITS))
     }
     /// A new job of the round that runs.
-    pub(in crate::store) fn add(&self, kind: KindId, key: &str, job: u64) {
+    pub(crate) fn add(&self, kind: KindId, key: &str, job: u64) {
         let hash = self.hash(kind, key);
         self.state.write().tail.push(Entry { hash, job });
     }
     /// The round is undone.
-    pub(in crate::store) fn undo(&self) {
+    pub(crate) fn undo(&self) {
         self.state.write().tail.undo();
     }
     /// The round is committed.
-    pub(in crate::store) fn commit(&self, done: Done) {
+    pub(crate) fn commit(&self, done: Done) {
         self.state.write().take_over(done, &self.sizes);
     }
     /// What was read anew from the file.
-    pub(in crate::store) fn replace(&self, other: Self) {
+    pub(crate) fn replace(&self, other: Self) {
         *self.state.write() = other.state.into_inner();
     }
 }
@@ -238,7 +238,7 @@ impl Merge {
         let of = |run: &u64| runs.get(run).map(|r| r.jobs.clone());
         let jobs = inputs.iter().filter_map(of).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
         let jobs = jobs.unwrap_or(0..0);
-        let living = Living::of(super::work::strips(&jobs));
+        let living = Living::of(&jobs);
         // A run of which a page cannot be read is not merged again before it is gone.
         let stuck = inputs.iter().any(|run| runs.get(run).is_none_or(|r| r.filter.is_none()));
         Self { class, inputs, jobs, living, output, owed: 0, stuck }

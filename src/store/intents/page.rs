@@ -17,18 +17,18 @@ pub(super) const ROOM: usize = (INLINE - HEAD - CHECK) / ENTRY;
 
 /// A job that may be the one of an intent with this hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::store) struct Entry {
+pub(crate) struct Entry {
     pub(super) hash: u64,
     pub(super) job: u64,
 }
 
 /// The entries of a page whose checksum was right.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct Page<'a>(&'a [[u8; ENTRY]]);
+pub(crate) struct Page<'a>(&'a [[u8; ENTRY]]);
 
 impl<'a> Page<'a> {
     /// Takes a value apart; the text of the error says what is wrong with it.
-    pub(in crate::store) fn parse(value: &'a [u8]) -> Result<Self, String> {
+    pub(crate) fn parse(value: &'a [u8]) -> Result<Self, String> {
         let (head, check) = value.split_last_chunk::<CHECK>().ok_or("it is too short for a page of the index")?;
         if crc32fast::hash(head).to_le_bytes() != *check {
             return Err("its checksum does not match".to_owned());

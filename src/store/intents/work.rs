@@ -4,7 +4,8 @@
 
 use super::super::codec::{self, RunCard};
 use super::super::error::StoreError;
-use super::super::read::{Rows, STRIP};
+use super::super::pack::STRIP;
+use super::super::read::Rows;
 use super::filter::Filter;
 use super::living::Living;
 use super::look::read_page;
@@ -13,7 +14,6 @@ use super::merge::{self, Budget, PageKey, Step};
 use super::page::{self, Entry};
 use redb::{ReadableTable, WriteTransaction};
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Entries that every merge looks at for each new job: more than one, so that it ends before the next one is due.
 const PACE: usize = 2;
@@ -24,16 +24,8 @@ const MOST_PAGES: usize = 64;
 /// Strips that one round surveys for a merge.
 const STRIPS: usize = 2_048;
 
-/// The strips of these jobs.
-pub(super) fn strips(jobs: &Range<u64>) -> Range<u64> {
-    if jobs.is_empty() { 0..0 } else { jobs.start / STRIP..(jobs.end - 1) / STRIP + 1 }
-}
-
 /// `last` is the highest number handed out; runs are numbered like everything else.
-pub(in crate::store) fn work(
-    rows: &mut Rows<'_, WriteTransaction>,
-    last: &mut u64,
-) -> Result<Option<Done>, StoreError> {
+pub(crate) fn work(rows: &mut Rows<'_, WriteTransaction>, last: &mut u64) -> Result<Option<Done>, StoreError> {
     let memory = rows.memory;
     let state = memory.state.read();
     let arrived = state.tail.parts().1.len();
@@ -97,10 +89,10 @@ impl Round<'_, '_> {
         let (durable, new) = state.tail.parts();
         let end = self.last.saturating_add(1);
         let jobs = state.tail.from()..end;
-        let mut living = Living::of(strips(&jobs));
+        let mut living = Living::of(&jobs);
         self.survey(&mut living, usize::MAX)?;
         // Those of this round have no rows in the table yet.
-        let kept = durable.iter().filter(|e| living.lives(e.job / STRIP)).chain(new);
+        let kept = durable.iter().filter(|e| living.lives(e.job)).chain(new);
         let mut entries: Vec<Entry> = kept.copied().collect();
         entries.sort_unstable();
         if !entries.is_empty() {
@@ -163,7 +155,7 @@ impl Round<'_, '_> {
             Some(output) => output,
             None => {
                 let run = self.next_number();
-                let most = merge.entries(&state.runs).min(merge.living.strips().saturating_mul(STRIP));
+                let most = merge.entries(&state.runs).min(merge.living.jobs());
                 let filter = Some(Filter::new(most));
                 let card = Run { jobs: merge.jobs.clone(), entries: most, filter, dead: false };
                 self.write_card(run, &card, merge.inputs.clone())?;
@@ -174,7 +166,7 @@ impl Round<'_, '_> {
         let pages = (owed / self.page).min(MOST_PAGES);
         let budget = Budget { keep: pages * self.page, see: pages * self.page * 2 };
         let table = self.rows.tables.id_page.read(self.rows.tx)?;
-        let lives = |job: u64| merge.living.lives(job / STRIP);
+        let lives = |job: u64| merge.living.lives(job);
         match merge::step(&merge.inputs, output.last, budget, lives, |run, which| read_page(table, run, which)) {
             Ok(step) => self.move_entries(merge, output, step, owed),
             Err(StoreError::Corrupt { .. }) => Ok(After::Stuck),

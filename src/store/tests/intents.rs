@@ -359,6 +359,8 @@ fn a_damaged_index_makes_nothing_new() {
             *refused.entry(what).or_default() += heard[1];
             let most = match what {
                 "fresh" | "card" => 0,
+                // Every key with a hash between the first of the page and the first of the next: these runs have few pages.
+                "page" => 150,
                 _ => 40,
             };
             assert!(heard[1] <= most && (heard[1] > 0) == (most > 0), "{what} {nth}: {heard:?}");

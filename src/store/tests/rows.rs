@@ -303,10 +303,8 @@ fn long_values_are_kept_in_pieces_and_leave_none_behind() {
     assert_eq!(tried, 20);
     let pieces = |store: &Store| {
         let tx = store.inner.shared.begin_read().unwrap().0;
-        redb::ReadableTableMetadata::len(
-            Rows::new(&tx, &store.inner.shared.memory).tables.chunk.read(&tx).unwrap(),
-        )
-        .unwrap()
+        redb::ReadableTableMetadata::len(Rows::new(&tx, &store.inner.shared.memory).tables.chunk.read(&tx).unwrap())
+            .unwrap()
     };
     assert!(pieces(&store) > 300);
     for id in 1..=lengths.len() as u64 * 10 {

@@ -1,6 +1,6 @@
 //! Reads the index of intents back into memory, when a file is opened and after a heal. Keeps the promise that a damaged part harms
-//! nothing beside it: a damaged row of the newest entries is made anew from the jobs, and a damaged page of a run makes its filter
-//! unknown, so that nobody takes what is on it for new.
+//! nothing beside it: a damaged row of the newest entries is made anew from the jobs, and so are the bits of a damaged page in the
+//! filter of its run, so that nobody takes what is on it for new, and every other key is as before.
 
 use super::super::codec::RunCard;
 use super::super::error::StoreError;
@@ -9,8 +9,10 @@ use super::super::schema::Source;
 use super::filter::Filter;
 use super::look::page_of;
 use super::memory::{Memory, Output, Run, Sizes, State};
+use super::page::Entry;
 use super::tail::Tail;
 use redb::ReadableTable;
+use std::ops::RangeInclusive;
 
 /// The index as the file has it, and in words what of it could not be read.
 pub(crate) fn load<S: Source>(
@@ -27,14 +29,13 @@ pub(crate) fn load<S: Source>(
         let id = id.value();
         let (card, run, output) = match rows.value::<RunCard>(value.value(), &|| format!("card of run {id}")) {
             Ok(card) => {
-                let (filter, output) = pages(rows, id, card.entries, &mut unreadable)?;
-                let run = Run { jobs: card.first..card.end, entries: card.entries, filter, dead: false };
+                let (run, output) = pages(rows, id, &card, &mut unreadable)?;
                 (card, run, output)
             }
             // Nothing says what it is good for: it is asked for ever, and never merged.
             Err(StoreError::Corrupt { what }) => {
                 unreadable.push(what);
-                let run = Run { jobs: 0..u64::MAX, entries: 0, filter: None, dead: false };
+                let run = Run { jobs: 0..u64::MAX, entries: 0, filter: None, damaged: true, dead: false };
                 (RunCard::default(), run, Output { run: id, last: None, entries: 0 })
             }
             Err(e) => return Err(e),
@@ -64,18 +65,22 @@ fn tail<S: Source>(rows: &Rows<'_, S>, unreadable: &mut Vec<String>) -> Result<T
     Ok(tail)
 }
 
-/// The filter of a run, and how far it is written.
+/// Reads all pages of a run: its filter, whether it is damaged, and how far it is written.
 fn pages<S: Source>(
     rows: &Rows<'_, S>,
-    run: u64,
-    entries: u64,
+    id: u64,
+    card: &RunCard,
     unreadable: &mut Vec<String>,
-) -> Result<(Option<Filter>, Output), StoreError> {
-    let mut filter = Filter::new(entries);
-    let mut output = Output { run, last: None, entries: 0 };
-    let mut whole = true;
-    for row in rows.tables.id_page.read(rows.tx)?.range((run, 0, 0)..=(run, u64::MAX, u64::MAX))? {
+) -> Result<(Run, Output), StoreError> {
+    let mut filter = Filter::new(card.entries);
+    let mut output = Output { run: id, last: None, entries: 0 };
+    // The hashes that a page which cannot be read may have.
+    let mut hidden: Vec<RangeInclusive<u64>> = Vec::new();
+    let mut open = None;
+    for row in rows.tables.id_page.read(rows.tx)?.range((id, 0, 0)..=(id, u64::MAX, u64::MAX))? {
         let (key, value) = row?;
+        let hash = key.value().1;
+        hidden.extend(open.take().map(|from| from..=hash));
         match page_of(key.value(), value.value()) {
             Ok(page) => {
                 for entry in page.entries() {
@@ -85,11 +90,24 @@ fn pages<S: Source>(
                 }
             }
             Err(StoreError::Corrupt { what }) => {
-                whole = false;
+                open = Some(hash);
                 unreadable.push(what);
             }
             Err(e) => return Err(e),
         }
     }
-    Ok((whole.then_some(filter), output))
+    hidden.extend(open.map(|from| from..=u64::MAX));
+    let damaged = !hidden.is_empty();
+    let mut known = true;
+    if damaged {
+        // What is on such a page follows from the jobs: only their keys are refused then, and no other one.
+        let mut each = |e: Entry| {
+            if hidden.iter().any(|h| h.contains(&e.hash)) {
+                filter.add(e.hash);
+            }
+        };
+        rows.entries_of_jobs(card.first, card.end, &mut each, &mut |_| known = false)?;
+    }
+    let jobs = card.first..card.end;
+    Ok((Run { jobs, entries: card.entries, filter: known.then_some(filter), damaged, dead: false }, output))
 }

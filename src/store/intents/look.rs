@@ -117,7 +117,7 @@ impl<S: Source> Rows<'_, S> {
         Ok(())
     }
     /// The entries of the jobs from `first` up to `next`, out of their rows.
-    fn entries_of_jobs(
+    pub(super) fn entries_of_jobs(
         &self,
         first: u64,
         next: u64,

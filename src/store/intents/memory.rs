@@ -67,8 +67,10 @@ pub(super) struct Run {
     pub(super) jobs: Range<u64>,
     /// How many entries it has, or will have at most.
     pub(super) entries: u64,
-    /// None if a page could not be read: then every question goes to its pages.
+    /// None if it is not known what is on a page that cannot be read: then every question goes to its pages.
     pub(super) filter: Option<Filter>,
+    /// A page cannot be read: it is never merged.
+    pub(super) damaged: bool,
     /// No job of it has rows any more: its pages are being removed.
     pub(super) dead: bool,
 }
@@ -211,7 +213,7 @@ impl State {
         let mut free: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (id, run) in &self.runs {
             let taken = self.merges.iter().any(|m| m.inputs.contains(id) || m.output.is_some_and(|o| o.run == *id));
-            if !taken && !run.dead && run.filter.is_some() {
+            if !taken && !run.dead && !run.damaged {
                 free.entry(sizes.class(run.entries)).or_default().push(*id);
             }
         }
@@ -240,7 +242,7 @@ impl Merge {
         let jobs = jobs.unwrap_or(0..0);
         let living = Living::of(&jobs);
         // A run of which a page cannot be read is not merged again before it is gone.
-        let stuck = inputs.iter().any(|run| runs.get(run).is_none_or(|r| r.filter.is_none()));
+        let stuck = inputs.iter().any(|run| runs.get(run).is_none_or(|r| r.damaged));
         Self { class, inputs, jobs, living, output, owed: 0, stuck }
     }
     /// How many entries its output has at most.

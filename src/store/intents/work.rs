@@ -101,7 +101,13 @@ impl Round<'_, '_> {
             entries.iter().for_each(|e| filter.add(e.hash));
             self.write_pages(id, &entries)?;
             let first = entries.iter().map(|e| e.job).min().unwrap_or(jobs.start);
-            let run = Run { jobs: first..end, entries: entries.len() as u64, filter: Some(filter), dead: false };
+            let run = Run {
+                jobs: first..end,
+                entries: entries.len() as u64,
+                filter: Some(filter),
+                damaged: false,
+                dead: false,
+            };
             self.write_card(id, &run, Vec::new())?;
             self.done.runs.push((id, run));
         }
@@ -157,7 +163,7 @@ impl Round<'_, '_> {
                 let run = self.next_number();
                 let most = merge.entries(&state.runs).min(merge.living.jobs());
                 let filter = Some(Filter::new(most));
-                let card = Run { jobs: merge.jobs.clone(), entries: most, filter, dead: false };
+                let card = Run { jobs: merge.jobs.clone(), entries: most, filter, damaged: false, dead: false };
                 self.write_card(run, &card, merge.inputs.clone())?;
                 self.done.runs.push((run, card));
                 return Ok(After::Moved { output: Output { run, last: None, entries: 0 }, owed });
@@ -197,7 +203,8 @@ impl Round<'_, '_> {
         if output.entries == 0 {
             self.remove_card(output.run)?;
         } else {
-            let run = Run { jobs: merge.jobs.clone(), entries: output.entries, filter: None, dead: false };
+            let run =
+                Run { jobs: merge.jobs.clone(), entries: output.entries, filter: None, damaged: false, dead: false };
             self.write_card(output.run, &run, Vec::new())?;
         }
         Ok(After::Ended { output })

@@ -253,6 +253,12 @@ impl Builder {
         self.nonce = nonce;
         self
     }
+    /// How big the parts of the index of intents are.
+    #[cfg(feature = "testkit")]
+    pub fn intent_sizes(mut self, sizes: crate::store::Sizes) -> Self {
+        self.options.intents = sizes;
+        self
+    }
     /// Seeds the jitter.
     #[cfg(feature = "testkit")]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -307,6 +313,9 @@ impl Builder {
             reporter.warn(
                 "this program aborts on panic: a handler that panics ends the process and counts as a process death",
             );
+        }
+        for what in &opened.unreadable {
+            reporter.warn(&format!("the index of intents is damaged: {what}; keep a copy of the file and look at it"));
         }
         let shared = Arc::new(Shared {
             clock: clock.clone(),

@@ -395,7 +395,7 @@ fn lines(v: &View<'_>, effects: &[EffectRecord]) -> Result<Vec<LedgerLine>, Stor
 fn undo_job(v: &View<'_>, e: &EffectRecord) -> Result<Option<JobId>, StoreError> {
     let Some(undo) = e.undo.as_ref().filter(|_| e.is_taken_back()) else { return Ok(None) };
     match v.kind(&undo.kind)? {
-        Some(kind) => Ok(v.identity(kind, undo_key(e).as_str())?.map(|i| i.id)),
+        Some(kind) => Ok(v.intent(kind, undo_key(e).as_str())?.map(|i| i.id())),
         None => Ok(None),
     }
 }

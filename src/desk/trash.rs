@@ -178,7 +178,7 @@ impl Jobs {
 fn discarded(v: &View<'_>, id: JobId) -> Result<Option<(Wall, JobRow)>, StoreError> {
     let (Some(record), Some(row)) = (v.record(id)?, v.job(id)?) else { return Ok(None) };
     let JobState::Ended { how: End::Discarded, at } = record.state else { return Ok(None) };
-    let newest = v.identity(row.kind, row.key.as_str())?.is_some_and(|i| i.id == id);
+    let newest = v.intent(row.kind, row.key.as_str())?.is_some_and(|i| i.id() == id);
     Ok((newest && row.undoes.is_none()).then_some((at, row)))
 }
 
@@ -197,7 +197,7 @@ impl RestoreOp {
         let job = tx.record(self.job)?.ok_or(Error::NotFound(self.job))?;
         let row = tx.job(self.job)?.ok_or(Error::NotFound(self.job))?;
         // Its intent has a newer job: two of them would do the same.
-        if tx.identity(row.kind, row.key.as_str())?.is_none_or(|i| i.id != self.job) {
+        if tx.intent(row.kind, row.key.as_str())?.is_none_or(|i| i.id() != self.job) {
             return Err(Refusal::NotAChoice("its intent was run again meanwhile, as another job".into()).into());
         }
         // The job that it would have undone asks a person since then.

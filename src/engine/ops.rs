@@ -2,21 +2,25 @@
 
 use super::core::Core;
 use crate::error::Error;
+use crate::handler::job::digest;
 use crate::handler::reply::Answer;
 use crate::handler::shared::{Changed, Pauses, Shared, store_error};
 use crate::handler::undo;
 use crate::model::id::{JobId, KindId};
-use crate::model::job::{End, Identity, JobState};
+use crate::model::job::{Identity, Intent, JobState};
 use crate::model::time::Wall;
 use crate::rules::{admit, lifecycle};
 use crate::store::{Lane, Op, StoreError, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Rows are pruned only after this much uptime without a divergence of the clocks: a clock that jumped must not make the queue
 /// forget what already happened.
 pub(crate) const TRUSTED_MS: u64 = 24 * 3600 * 1000;
 /// Jobs pruned in one commit.
 const SLICE: usize = 256;
+/// When a memory that could not go is looked at again.
+const AGAIN: Duration = Duration::from_secs(24 * 3600);
 
 /// Due jobs become ready.
 pub(crate) struct PromoteOp {
@@ -134,27 +138,30 @@ impl MaintainOp {
         // new again: it forgets the rows, never the intent.
         let registered = shared.registry.kind(&shared.kind_name(job.kind));
         let until = registered.and_then(|k| admit::remembered_until(&k.rules, at));
-        if let Some(identity) = tx.identity(row.kind, row.key.as_str())?
-            && identity.id == id
+        if let Some(Intent::Kept(newest, _)) = tx.intent(row.kind, row.key.as_str())?
+            && newest == id
         {
-            self.remember(tx, &row, identity, how, until)?;
+            let digest = digest(row.version, row.codec, &row.payload);
+            let memory = Identity { id, incarnation: row.incarnation, digest, how, until };
+            tx.remember(row.kind, row.key.as_str(), &memory)?;
         }
         tx.prune(id)
     }
-    fn remember(
-        &self,
-        tx: &mut Write<'_>,
-        row: &crate::model::job::JobRow,
-        identity: Identity,
-        how: End,
-        until: Option<Wall>,
-    ) -> Result<(), StoreError> {
-        let kept = Identity { ended: Some((how, until)), ..identity };
-        tx.put_identity(row.kind, row.key.as_str(), &kept)?;
-        match until {
-            Some(until) => tx.put_tomb(until, row.kind, row.key.as_str()),
-            None => Ok(()),
+    /// Forgets an intent, or notes when to look at it again.
+    fn forget(&self, tx: &mut Write<'_>, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError> {
+        let Some(memory) = tx.remembered_intent(kind, key)?.filter(|m| m.until == Some(until)) else {
+            return tx.remove_tomb(until, kind, key);
+        };
+        // Looked at before anything is written.
+        let older = tx.kept(kind, key)?.is_some();
+        tx.forget(kind, key, &memory)?;
+        if older {
+            // An older job of it is kept for longer, in the trash perhaps: without this memory it would pass for the newest, and the
+            // next one would get the idempotency keys of the one that is forgotten.
+            let later = self.core.shared.now().wall.after(AGAIN);
+            tx.remember(kind, key, &Identity { until: Some(later), ..memory })?;
         }
+        Ok(())
     }
 }
 
@@ -179,16 +186,14 @@ impl Op for MaintainOp {
         }
         let tombs = tx.tombs(now.wall, SLICE)?;
         for (until, kind, key) in &tombs {
-            match tx.identity(*kind, key) {
-                Ok(Some(i)) if matches!(i.ended, Some((_, Some(u))) if u == *until) => {
-                    tx.remove_identity(*kind, key)?
-                }
-                Ok(_) => {}
+            match self.forget(tx, *until, *kind, key) {
                 // Nobody knows whether its time is over: it is remembered for ever.
-                Err(StoreError::Corrupt { what }) => self.kept.add(|| format!("the memory of {key:?}: {what}")),
-                Err(e) => return Err(e),
+                Err(StoreError::Corrupt { what }) => {
+                    self.kept.add(|| format!("the memory of {key:?}: {what}"));
+                    tx.remove_tomb(*until, *kind, key)?;
+                }
+                other => other?,
             }
-            tx.remove_tomb(*until, *kind, key)?;
         }
         let fading = tx.fading(self.from.messages.as_ref(), now.wall, SLICE)?;
         for (at, topic, id) in &fading {

@@ -6,7 +6,7 @@ use super::reply::Answer;
 use super::shared::{Changed, Shared, Suppressed, keep, store_error};
 use crate::error::{Error, Setup};
 use crate::model::id::{JobId, KindId};
-use crate::model::job::{Enqueued, Identity, JobRow};
+use crate::model::job::{Enqueued, Intent, JobRecord, JobRow};
 use crate::model::policy::KindRules;
 use crate::model::time::Wall;
 use crate::rules::admit::{self, Admit, Known, Start};
@@ -19,7 +19,6 @@ pub(crate) struct Spec {
     aliases: &'static [&'static str],
     /// As it is stored, but for what only the writer knows: the kind's number, the incarnation, when.
     row: JobRow,
-    digest: [u8; 16],
     priority: u8,
     start: Start,
     queue: &'static str,
@@ -47,7 +46,6 @@ impl Spec {
             return Err(Setup::BadName { what: "kind", name: J::KIND.to_owned() }.into());
         }
         let payload = job::encode(job, limits)?;
-        let digest = job::digest(J::VERSION, J::CODEC, &payload);
         let title = super::fail::cut(job.title(), limits.key);
         let registered = match shared.registry.kind(J::KIND) {
             Some(kind) => Registered::Here(kind.clone()),
@@ -64,16 +62,7 @@ impl Spec {
             payload,
             undoes: None,
         };
-        Ok(Self {
-            kind: J::KIND,
-            aliases: J::ALIASES,
-            row,
-            digest,
-            priority: J::PRIORITY,
-            start,
-            queue: J::QUEUE,
-            registered,
-        })
+        Ok(Self { kind: J::KIND, aliases: J::ALIASES, row, priority: J::PRIORITY, start, queue: J::QUEUE, registered })
     }
     fn rules(&self) -> &KindRules {
         match &self.registered {
@@ -91,31 +80,54 @@ impl Spec {
     }
 }
 
-/// The memory of an intent: under the kind's name first, then under its former names.
-fn find(tx: &mut dyn Own, spec: &Spec) -> Result<Option<(KindId, Identity)>, StoreError> {
+/// What is known of an intent: under the kind's name first, then under its former names.
+fn find(tx: &mut dyn Own, spec: &Spec) -> Result<Option<(KindId, Intent)>, StoreError> {
     for name in std::iter::once(spec.kind).chain(spec.aliases.iter().copied()) {
         if let Some(kind) = tx.kind(name)?
-            && let Some(i) = tx.identity(kind, spec.row.key.as_str())?
+            && let Some(intent) = tx.intent(kind, spec.row.key.as_str())?
         {
-            return Ok(Some((kind, i)));
+            return Ok(Some((kind, intent)));
         }
     }
     Ok(None)
+}
+
+/// Where the job of an intent stands, unless its rows were pruned.
+fn standing(tx: &mut dyn Own, intent: &Intent) -> Result<Option<JobRecord>, StoreError> {
+    match intent {
+        Intent::Kept(id, _) => tx.record(*id),
+        Intent::Remembered(_) => Ok(None),
+    }
+}
+
+/// Whether an intent is known with another payload.
+fn differs(intent: &Intent, asked: &JobRow) -> bool {
+    match intent {
+        Intent::Kept(_, row) => {
+            (row.version, row.codec) != (asked.version, asked.codec) || row.payload != asked.payload
+        }
+        Intent::Remembered(memory) => memory.digest != job::digest(asked.version, asked.codec, &asked.payload),
+    }
+}
+
+fn known<'a>(intent: &Intent, job: Option<&'a JobRecord>, paused: bool) -> Known<'a> {
+    Known { id: intent.id(), incarnation: intent.incarnation(), job, paused }
 }
 
 /// Enqueues in the writer's transaction.
 pub(crate) fn admit(tx: &mut dyn Own, spec: &mut Spec, shared: &Shared) -> Result<(Enqueued, Option<Changed>), Error> {
     let found = find(tx, spec)?;
     let job = match &found {
-        Some((_, i)) if i.ended.is_none() => tx.record(i.id)?,
-        Some(_) | None => None,
+        Some((_, intent)) => standing(tx, intent)?,
+        None => None,
     };
-    let known = found.as_ref().map(|(kind, identity)| {
+    let differs = found.as_ref().is_some_and(|(_, intent)| differs(intent, &spec.row));
+    let known = found.as_ref().map(|(kind, intent)| {
         let paused =
             shared.paused(&shared.kind_name(*kind)) || shared.pauses.read().covers(spec.kind, Some(spec.queue));
-        Known { identity, job: job.as_ref(), paused }
+        known(intent, job.as_ref(), paused)
     });
-    match admit::enqueue(known, &spec.digest) {
+    match admit::enqueue(known, differs) {
         Admit::Existing { id, state, differs } => Ok((Enqueued::Existing { id, state, differs }, None)),
         Admit::New { incarnation } => {
             let kind = tx.add_kind(spec.kind)?;
@@ -138,7 +150,6 @@ fn insert(
     let row = &mut spec.row;
     (row.kind, row.incarnation, row.enqueued) = (kind, incarnation, now.wall);
     tx.insert(row, &change)?;
-    tx.put_identity(kind, row.key.as_str(), &Identity { id, incarnation, digest: spec.digest, ended: None })?;
     let key = row.key.clone();
     Ok((id, Changed::new(spec.label(), spec.queue, key, change)))
 }
@@ -210,18 +221,16 @@ impl RunAgainOp {
     fn again(&mut self, tx: &mut Write<'_>) -> Result<(JobId, Changed), Error> {
         let found = find(tx, &self.spec)?;
         let (mut job, mut effects) = (None, Vec::new());
-        if let Some((_, i)) = &found
-            && i.ended.is_none()
-        {
-            job = tx.record(i.id)?;
-            effects = tx.effects(i.id)?;
+        if let Some((_, intent @ Intent::Kept(id, _))) = &found {
+            job = standing(tx, intent)?;
+            effects = tx.effects(*id)?;
         }
         let running = found
             .as_ref()
-            .and_then(|(_, i)| effects.iter().find(|e| self.shared.calls.running(i.id, &e.id)))
+            .and_then(|(_, i)| effects.iter().find(|e| self.shared.calls.running(i.id(), &e.id)))
             .map(|e| e.id.clone());
         let paused = found.as_ref().is_some_and(|(kind, _)| self.shared.paused(&self.shared.kind_name(*kind)));
-        let known = found.as_ref().map(|(_, identity)| Known { identity, job: job.as_ref(), paused });
+        let known = found.as_ref().map(|(_, intent)| known(intent, job.as_ref(), paused));
         match admit::run_again(known, &effects, running.as_ref())? {
             Admit::New { incarnation } => {
                 // The new incarnation stays under the kind name it was stored with, so that one intent has one memory.
@@ -229,10 +238,8 @@ impl RunAgainOp {
                     Some((kind, _)) => *kind,
                     None => tx.add_kind(self.spec.kind)?,
                 };
-                if let Some((kind, i)) = &found
-                    && let Some((_, Some(until))) = i.ended
-                {
-                    tx.remove_tomb(until, *kind, self.spec.row.key.as_str())?;
+                if let Some((kind, Intent::Remembered(memory))) = &found {
+                    tx.forget(*kind, self.spec.row.key.as_str(), memory)?;
                 }
                 Ok(insert(tx, &mut self.spec, kind, incarnation, &self.shared)?)
             }

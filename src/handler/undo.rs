@@ -2,11 +2,10 @@
 //! job is told to the job that is compensated. Keeps the promise that no crash falls between them. Called by every operation that
 //! can move a job out of its way forward.
 
-use super::job::digest;
 use super::shared::{Changed, Shared};
 use crate::model::effect::{EffectRecord, Undoing};
 use crate::model::id::JobId;
-use crate::model::job::{Codec, End, Identity, JobRow, JobState, Undoes};
+use crate::model::job::{Codec, End, Intent, JobRow, JobState, Undoes};
 use crate::rules::{self, Env, UndoOrder, admit, compensate};
 use crate::store::{StoreError, Write};
 
@@ -55,24 +54,22 @@ pub(crate) fn carry_on(tx: &mut Write<'_>, shared: &Shared, id: JobId) -> Result
     for record in effects.iter().filter(|e| e.undoing == Undoing::UnderWay) {
         let Some(undo) = record.undo.clone() else { continue };
         let known = match tx.kind(&undo.kind)? {
-            Some(kind) => tx.identity(kind, rules::undo::undo_key(record).as_str())?,
+            Some(kind) => tx.intent(kind, rules::undo::undo_key(record).as_str())?,
             None => None,
         };
-        let state = match &known {
-            Some(identity) => tx.record(identity.id)?.map(|r| r.state),
+        let ended = match known {
             None => None,
-        };
-        let begun = known.is_some();
-        let ended = match (state, known.and_then(|i| i.ended)) {
-            (Some(JobState::Ended { how, .. }), _) | (None, Some((how, _))) => Some(how),
-            (Some(_), _) => continue,
-            // It may have run: a second one could undo twice.
-            (None, None) if begun => {
-                return Err(StoreError::Corrupt {
-                    what: format!("the job that undoes {} of job {id} is missing", record.id),
-                });
-            }
-            (None, None) => None,
+            Some(Intent::Remembered(memory)) => Some(memory.how),
+            Some(Intent::Kept(undo, _)) => match tx.record(undo)?.map(|r| r.state) {
+                Some(JobState::Ended { how, .. }) => Some(how),
+                Some(_) => continue,
+                // It may have run: a second one could undo twice.
+                None => {
+                    return Err(StoreError::Corrupt {
+                        what: format!("the job that undoes {} of job {id} is missing", record.id),
+                    });
+                }
+            },
         };
         match ended {
             Some(how) => {
@@ -114,11 +111,11 @@ fn enqueue(tx: &mut Write<'_>, shared: &Shared, of: JobId, order: &UndoOrder) ->
         ));
     }
     // Of the same key only if the memory of the job that is compensated was over: new keys for its effects.
-    let known = tx.identity(kind, order.key.as_str())?;
-    if let Some(Identity { ended: Some((_, Some(until))), .. }) = &known {
-        tx.remove_tomb(*until, kind, order.key.as_str())?;
+    let known = tx.intent(kind, order.key.as_str())?;
+    if let Some(Intent::Remembered(memory)) = &known {
+        tx.forget(kind, order.key.as_str(), memory)?;
     }
-    let incarnation = known.map_or(1, |i| i.incarnation.saturating_add(1));
+    let incarnation = known.map_or(1, |i| i.incarnation().saturating_add(1));
     let id = tx.next_id();
     let priority = registered.map_or(crate::model::job::PRIORITY, |k| k.priority);
     let change = admit::create_undo(id, kind, priority, order, of, shared.rules_named(stored), now);
@@ -134,8 +131,6 @@ fn enqueue(tx: &mut Write<'_>, shared: &Shared, of: JobId, order: &UndoOrder) ->
         undoes: Some(Undoes { job: of, effect: order.effect.clone() }),
     };
     tx.insert(&row, &change)?;
-    let digest = digest(row.version, row.codec, &row.payload);
-    tx.put_identity(kind, row.key.as_str(), &Identity { id, incarnation, digest, ended: None })?;
     Ok(Changed::new(stored.into(), shared.queue_of(stored), row.key, change))
 }
 

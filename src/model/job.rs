@@ -357,7 +357,33 @@ impl From<End> for State {
     }
 }
 
-/// The memory of an intent: outlives the job's row, so that a duplicate is recognised after retention.
+/// What is known of an intent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Its newest job has rows: everything follows from them.
+    Kept(JobId, JobRow),
+    /// The rows were pruned.
+    Remembered(Identity),
+}
+
+impl Intent {
+    /// Its newest job.
+    pub fn id(&self) -> JobId {
+        match self {
+            Self::Kept(id, _) => *id,
+            Self::Remembered(memory) => memory.id,
+        }
+    }
+    /// That job's incarnation.
+    pub fn incarnation(&self) -> u32 {
+        match self {
+            Self::Kept(_, row) => row.incarnation,
+            Self::Remembered(memory) => memory.incarnation,
+        }
+    }
+}
+
+/// The memory of an intent: outlives the job's rows, so that a duplicate is recognised after retention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The newest job of this intent.
@@ -366,8 +392,10 @@ pub struct Identity {
     pub incarnation: u32,
     /// SHA-256 of version, codec and payload, first 16 bytes: tells "same key, other payload".
     pub digest: [u8; 16],
-    /// Set when the job's row was pruned: how it ended, and until when the intent is remembered (`None`: for ever).
-    pub ended: Option<(End, Option<Wall>)>,
+    /// How it ended.
+    pub how: End,
+    /// Until when the intent is remembered; `None`: for ever.
+    pub until: Option<Wall>,
 }
 
 /// A remembered result of pure work (`step`) or of an app transaction (`commit`).

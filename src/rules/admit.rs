@@ -4,7 +4,7 @@ use super::{Change, LetterMove, Refusal, UndoOrder};
 use crate::model::effect::EffectRecord;
 use crate::model::fact::Fact;
 use crate::model::id::{EffectId, JobId, KindId};
-use crate::model::job::{Delay, Identity, JobRecord, JobState, NEXT_TICKET, State};
+use crate::model::job::{Delay, JobRecord, JobState, NEXT_TICKET, State};
 use crate::model::letter::Entry;
 use crate::model::policy::{Keep, KindRules};
 use crate::model::time::{Now, Wall, millis};
@@ -25,8 +25,10 @@ pub enum Start {
 /// What is known of an intent.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
-    /// Its memory.
-    pub identity: &'a Identity,
+    /// Its newest job.
+    pub id: JobId,
+    /// That job's incarnation.
+    pub incarnation: u32,
     /// Its job, unless the row is pruned.
     pub job: Option<&'a JobRecord>,
     /// Its kind is paused.
@@ -52,12 +54,12 @@ pub enum Admit {
     },
 }
 
-/// What the caller of an enqueue is told. The memory of an intent counts for as long as its row exists: it is pruned late, never
+/// What the caller of an enqueue is told; `differs` if the payload is not that of the known intent. The memory of an intent counts for as long as its row exists: it is pruned late, never
 /// early, so a clock that jumped cannot make a charge new again.
-pub fn enqueue(known: Option<Known<'_>>, digest: &[u8; 16]) -> Admit {
+pub fn enqueue(known: Option<Known<'_>>, differs: bool) -> Admit {
     match known {
         None => Admit::New { incarnation: 1 },
-        Some(k) => Admit::Existing { id: k.identity.id, state: shown(k), differs: k.identity.digest != *digest },
+        Some(k) => Admit::Existing { id: k.id, state: shown(k), differs },
     }
 }
 
@@ -80,7 +82,7 @@ pub fn run_again(
     if !open.is_empty() {
         return Err(Refusal::Unresolved(open));
     }
-    Ok(Admit::New { incarnation: k.identity.incarnation.saturating_add(1) })
+    Ok(Admit::New { incarnation: k.incarnation.saturating_add(1) })
 }
 
 /// Where the job of an intent stands, as a caller sees it.

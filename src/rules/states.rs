@@ -16,7 +16,7 @@ use crate::model::effect::{
     CallEnd, EffectRecord, EffectState, Probed, Recovery, Refusal as NotHappened, Risk, Stored, Undoing,
 };
 use crate::model::id::{JobId, Lease};
-use crate::model::job::{Delay, End, Identity, JobRecord, JobState, Memo, NEXT_TICKET, State, Wait};
+use crate::model::job::{Delay, End, JobRecord, JobState, Memo, NEXT_TICKET, State, Wait};
 use crate::model::letter::{Entry, LetterRecord, Question, Verdict, Why};
 use crate::model::policy::{KindRules, OnDead, OnInterrupt};
 use crate::model::time::Wall;
@@ -715,22 +715,21 @@ fn identity_table() -> String {
         ("compensated", job_in(ended(End::Compensated)), false),
         ("pruned, remembered", None, false),
     ];
-    let identity = Identity { id: JobId(1), incarnation: 3, digest: [1; 16], ended: None };
     for (what, job, paused) in &rows {
-        let known = Some(Known { identity: &identity, job: job.as_ref(), paused: *paused });
+        let known = Some(Known { id: JobId(1), incarnation: 3, job: job.as_ref(), paused: *paused });
         // What was pruned has no effect records any more; nothing unresolved is ever pruned.
         let pruned = job.is_none();
         let open = [record("a", EffectState::Unknown, 1)];
         let cells = [
-            said(Ok(admit::enqueue(known, &[1; 16]))),
-            said(Ok(admit::enqueue(known, &[2; 16]))),
+            said(Ok(admit::enqueue(known, false))),
+            said(Ok(admit::enqueue(known, true))),
             said(admit::run_again(known, &[], None)),
             if pruned { String::new() } else { said(admit::run_again(known, &open, None)) },
             if pruned { String::new() } else { said(admit::run_again(known, &open, Some(&id("a")))) },
         ];
         out.push_str(&format!("| {what} | {} |\n", cells.join(" | ")));
     }
-    let new = [said(Ok(admit::enqueue(None, &[1; 16]))), said(Ok(admit::enqueue(None, &[2; 16])))];
+    let new = [said(Ok(admit::enqueue(None, false))), said(Ok(admit::enqueue(None, true)))];
     out.push_str(&format!(
         "| memory over, or never seen | {} | {} | | |\n",
         new.join(" | "),

@@ -11,8 +11,8 @@ use crate::model::time::Wall;
 use crate::model::{id::JobKey, id::KindId};
 use bincode::config::{self, Configuration, Limit, LittleEndian, Varint};
 use bincode::enc::write::Writer;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// The version of every record written today.
 const VERSION: u8 = 1;
@@ -157,6 +157,19 @@ impl Stored for StateRow {
     }
 }
 
+/// What a sorted run of the index of intents is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RunCard {
+    /// The first job that it may have an entry of.
+    pub(super) first: u64,
+    /// The number after the last one.
+    pub(super) end: u64,
+    /// How many entries it has; at most, as long as it is being merged.
+    pub(super) entries: u64,
+    /// The runs that it is being merged from; none if it is whole.
+    pub(super) inputs: Vec<u64>,
+}
+
 /// The payload is copied as it is: serde would take it byte by byte.
 impl Stored for JobRow {
     const KIND: u8 = 1;
@@ -242,6 +255,7 @@ stored! {
     Delivery = 21 "standing of a message";
     Remembered = 22 "memory of a message";
     Act = 10 "act of a person";
+    RunCard = 23 "card of a run";
 }
 
 struct Append<'a>(&'a mut Vec<u8>);
@@ -276,6 +290,7 @@ pub(super) fn decode_records(bytes: &[u8]) -> usize {
     one::<JobRow>(bytes)
         + one::<StateRow>(bytes)
         + one::<Identity>(bytes)
+        + one::<RunCard>(bytes)
         + one::<EffectRecord>(bytes)
         + one::<Memo>(bytes)
         + one::<Entry>(bytes)

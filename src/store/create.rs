@@ -9,12 +9,14 @@
 use super::app::panic_text;
 use super::backend::{Backing, Image};
 use super::error::StoreError;
+use super::intents::load::load;
+use super::intents::memory::{Memory, Sizes};
 use super::options::{Commits, Opened, Place, StoreOptions};
 use super::private::only_owner;
 use super::read::{Rows, View, number};
 use super::refused::{HEAD, Head, named};
 use super::run_file::{self, Medium, RunFile, RunHeader};
-use super::schema::{FORMAT, META_EPOCH, META_FORMAT, META_INSTANCE, META_LIVE, OLDEST, PREFIX, REWOUND};
+use super::schema::{FORMAT, META_EPOCH, META_FORMAT, META_HASH, META_INSTANCE, META_LIVE, OLDEST, PREFIX, REWOUND};
 use super::write::{Kept, Live, Write};
 use crate::model::Limits;
 use crate::model::id::{Token, random_bytes, random_hex};
@@ -34,6 +36,8 @@ use std::sync::atomic::AtomicBool;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Meta {
     pub(super) instance: [u8; 16],
+    /// The key of the hashes of intents.
+    pub(super) hash: [u8; 16],
     pub(super) epoch: u32,
     pub(super) live: Live,
 }
@@ -62,6 +66,7 @@ pub(super) struct Base {
     pub(super) db: OpenFile,
     pub(super) meta: Meta,
     pub(super) run: RunFile,
+    pub(super) memory: Memory,
     pub(super) opened: Opened,
 }
 
@@ -87,7 +92,7 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
     if created {
         place.clear_leftovers();
         // Before the first epoch is durable: a store that was ever used has a sidecar, unless somebody lost it.
-        let Meta { instance, epoch, live } = found;
+        let Meta { instance, epoch, live, .. } = found;
         place
             .write_fresh_sidecar(&run_file::fresh(RunHeader { instance, epoch, round: live.round }))
             .map_err(|e| place.of_sidecar(e))?;
@@ -95,9 +100,10 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
     let (run, header, slots) = place.sidecar().and_then(RunFile::open).map_err(|e| place.of_sidecar(e))?;
     let known = header.filter(|h| h.instance == found.instance);
     let (next, rewound) = next_meta(found, known)?;
+    let (memory, unreadable) = memory(&db.db, &found, options)?;
     let tx = begin(&db.db, options.commits)?;
     let running = {
-        let mut w = Write::new(&tx, next.live, options.limits, Kept::default());
+        let mut w = Write::new(&tx, &memory, next.live, options.limits, Kept::default());
         w.rows.tables.complete(&tx)?;
         w.set_own_meta(META_EPOCH, &next.epoch.to_le_bytes())?;
         if rewound {
@@ -122,8 +128,16 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
         // Slots of another file say nothing about this one.
         slots: if known.is_some() { slots } else { Vec::new() },
         header: if created { None } else { header },
+        unreadable,
     };
-    Ok(Base { db, meta: next, run, opened })
+    Ok(Base { db, meta: next, run, memory, opened })
+}
+
+/// The index of intents as the file has it, and what of it could not be read.
+pub(super) fn memory(db: &Database, meta: &Meta, options: &StoreOptions) -> Result<(Memory, Vec<String>), StoreError> {
+    let tx = db.begin_read()?;
+    let empty = Memory::new(meta.hash, options.intents);
+    load(&Rows::new(&tx, &empty), meta.hash, options.intents)
 }
 
 /// Opens the file again while its process lives: the same epoch, nothing recovered, nothing counted.
@@ -161,7 +175,7 @@ fn next_meta(found: Meta, sidecar: Option<RunHeader>) -> Result<(Meta, bool), St
     let newest = sidecar.map_or(found.live.round, |h| h.round.max(found.live.round));
     let round = first_round_after(newest);
     let last_id = found.live.last_id.saturating_add(if rewound { IDS_SKIPPED } else { 0 });
-    Ok((Meta { instance: found.instance, epoch, live: Live { round, last_id } }, rewound))
+    Ok((Meta { epoch, live: Live { round, last_id }, ..found }, rewound))
 }
 
 /// Every process start has a range of rounds of its own. A heal recognises by the round's number what became of its last
@@ -174,12 +188,14 @@ fn first_round_after(round: u64) -> u64 {
 fn new_image(limits: Limits) -> Result<Vec<u8>, StoreError> {
     let image = Image::default();
     let db = Builder::new().set_cache_size(1 << 20).create_with_backend(image.clone())?;
+    let memory = Memory::new([0; 16], Sizes::default());
     let tx = begin(&db, Commits::TwoPhase)?;
     {
-        let mut w = Write::new(&tx, Live::default(), limits, Kept::default());
+        let mut w = Write::new(&tx, &memory, Live::default(), limits, Kept::default());
         w.rows.tables.create(&tx)?;
         w.rows.tables.meta.write(&tx)?.insert(META_FORMAT, format_mark(FORMAT).as_slice())?;
         w.set_own_meta(META_INSTANCE, &random_bytes())?;
+        w.set_own_meta(META_HASH, &random_bytes())?;
         w.set_own_meta(META_EPOCH, &0u32.to_le_bytes())?;
         w.finish(0)?;
     }
@@ -205,7 +221,8 @@ fn look(place: &Place, tx: &ReadTransaction) -> Result<Meta, StoreError> {
     if !names.iter().any(|n| n.starts_with(PREFIX)) {
         return Err(foreign("it is a redb database of another program".to_owned()));
     }
-    let rows: View<'_> = Rows::new(tx);
+    let unasked = Memory::new([0; 16], Sizes::default());
+    let rows: View<'_> = Rows::new(tx, &unasked);
     let mark = match rows.tables.meta.read(tx) {
         Ok(meta) => meta.get(META_FORMAT)?.map(|v| v.value().to_vec()),
         Err(StoreError::Damaged { why, .. }) => return Err(foreign(why)),
@@ -222,11 +239,12 @@ fn look(place: &Place, tx: &ReadTransaction) -> Result<Meta, StoreError> {
         return Err(foreign(format!("it has format {format}, from before the first release")));
     }
     let instance = rows.own_meta(META_INSTANCE)?.and_then(|v| v.try_into().ok());
-    let (Some(instance), Some(epoch), Some(live)) = (instance, rows.own_meta(META_EPOCH)?, rows.own_meta(META_LIVE)?)
-    else {
+    let hash = rows.own_meta(META_HASH)?.and_then(|v| v.try_into().ok());
+    let (epoch, live) = (rows.own_meta(META_EPOCH)?, rows.own_meta(META_LIVE)?);
+    let (Some(instance), Some(hash), Some(epoch), Some(live)) = (instance, hash, epoch, live) else {
         return Err(half("its own settings are not complete"));
     };
-    Ok(Meta { instance, epoch: number(&epoch, "the epoch")?, live: Live::from_bytes(&live)? })
+    Ok(Meta { instance, hash, epoch: number(&epoch, "the epoch")?, live: Live::from_bytes(&live)? })
 }
 
 /// Opens what is surely ours; anything else is refused and stays as it was.

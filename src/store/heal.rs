@@ -77,10 +77,13 @@ impl Writer {
         };
         let next = seen.iter().map(|(n, _)| *n).max().unwrap_or(found.live.round) + 1;
         seen.push((next, verdict));
+        // Nobody knows what became of the last round: what memory says of it is what the file says.
+        let (memory, _told_at_open) = create::memory(&file.db, &found, &self.options)?;
+        self.shared.memory.replace(memory);
         let tx = create::begin(&file.db, self.options.commits)?;
         let last_id = found.live.last_id.max(self.meta.live.last_id);
-        let live = Write::new(&tx, Live { round: found.live.round, last_id }, self.options.limits, Kept::default())
-            .finish(next)?;
+        let live = Live { round: found.live.round, last_id };
+        let live = Write::new(&tx, &self.shared.memory, live, self.options.limits, Kept::default()).finish(next)?;
         tx.commit()?;
         self.meta = Meta { live, ..found };
         self.kept.undone();

@@ -13,6 +13,7 @@ mod create;
 pub mod disk;
 mod error;
 mod heal;
+mod intents;
 mod op;
 mod options;
 mod outbox;
@@ -33,6 +34,7 @@ pub use codec::{decode_app, encode_app};
 #[cfg(feature = "testkit")]
 pub use disk::DiskFactory;
 pub use error::StoreError;
+pub use intents::memory::Sizes;
 pub use op::{Lane, Op, RoundHook, StoreEvent, Tell};
 pub use options::{Commits, Opened, Place, StoreOptions};
 pub use outbox::TopicDepth;
@@ -62,7 +64,7 @@ impl Store {
     pub fn open(options: StoreOptions) -> Result<(Self, Opened), StoreError> {
         let base = create::open(&options)?;
         let opened = base.opened.clone();
-        let shared = Arc::new(Shared::new(base.db, base.run));
+        let shared = Arc::new(Shared::new(base.db, base.run, base.memory));
         let path = match &options.place {
             Place::File(p) => Some(p.clone()),
             #[cfg(feature = "testkit")]
@@ -76,7 +78,7 @@ impl Store {
     /// reused. Not to be called on the writer's thread, where nobody would end the heal that is waited for.
     pub fn read<T>(&self, f: impl FnOnce(&View<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let (tx, generation) = self.inner.shared.begin_read()?;
-        let result = f(&Rows::new(&tx));
+        let result = f(&Rows::new(&tx, &self.inner.shared.memory));
         if let Err(e) = &result
             && e.is_storage()
         {

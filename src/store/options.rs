@@ -1,5 +1,6 @@
 //! How a store is opened, and what was found when it was. Read by every file that opens, reopens or commits.
 
+use super::intents::memory::Sizes;
 use super::run_file::{RunHeader, Slot};
 use crate::clock::Clock;
 use crate::model::Limits;
@@ -24,6 +25,8 @@ pub struct StoreOptions {
     pub check_integrity: bool,
     /// The limits of what a job may carry.
     pub limits: Limits,
+    /// How big the parts of the index of intents are.
+    pub intents: Sizes,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
     /// An fsync failed, in this process: with one-phase commits the end of the store.
@@ -39,6 +42,7 @@ impl StoreOptions {
             commits: Commits::default(),
             check_integrity: true,
             limits: Limits::default(),
+            intents: Sizes::default(),
             clock,
             fsync_failed: Arc::default(),
         }
@@ -84,4 +88,7 @@ pub struct Opened {
     /// the file was used before, belongs to another file, or knows a later round than the file, an older copy may have been put
     /// back: then epoch, job numbers and rounds jump ahead, and the setting `rewound` is there until somebody removes it.
     pub header: Option<RunHeader>,
+    /// What of the index of intents could not be read, in words: an enqueue that needs it is refused as corrupt, and whose key is lost
+    /// with it is not recognised.
+    pub unreadable: Vec<String>,
 }

@@ -4,9 +4,8 @@
 use super::error::StoreError;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId};
-use crate::model::job::{Identity, JobRecord, JobRow};
+use crate::model::job::{Identity, Intent, JobRecord, JobRow};
 use crate::model::outbox::{OutboxRow, Remembered};
-use crate::model::time::Wall;
 use crate::rules::Change;
 use redb::WriteTransaction;
 
@@ -16,26 +15,24 @@ pub trait Own {
     fn kind(&mut self, name: &str) -> Result<Option<KindId>, StoreError>;
     /// The number of a kind, new or existing.
     fn add_kind(&mut self, name: &str) -> Result<KindId, StoreError>;
-    /// The memory of an intent.
-    fn identity(&mut self, kind: KindId, key: &str) -> Result<Option<Identity>, StoreError>;
+    /// What is known of an intent.
+    fn intent(&mut self, kind: KindId, key: &str) -> Result<Option<Intent>, StoreError>;
     /// Where a job stands.
     fn record(&mut self, id: JobId) -> Result<Option<JobRecord>, StoreError>;
     /// A job's effects.
     fn effects(&mut self, id: JobId) -> Result<Vec<EffectRecord>, StoreError>;
     /// The next number.
     fn next_id(&mut self) -> JobId;
-    /// Writes a new job.
+    /// Writes a new job; from now on it is that of its intent.
     fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError>;
-    /// Remembers an intent.
-    fn put_identity(&mut self, kind: KindId, key: &str, identity: &Identity) -> Result<(), StoreError>;
+    /// Forgets the memory of an intent.
+    fn forget(&mut self, kind: KindId, key: &str, memory: &Identity) -> Result<(), StoreError>;
     /// An app table was opened for writing.
     fn app_table(&mut self, table: AppTable);
     /// The memory of a message's id.
     fn remembered(&mut self, topic: &str, id: &str) -> Result<Option<Remembered>, StoreError>;
     /// Writes a new message under the next number of its topic.
     fn add_message(&mut self, row: &OutboxRow, digest: [u8; 16]) -> Result<u64, StoreError>;
-    /// Removes the note of when the memory of an intent may go.
-    fn remove_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError>;
 }
 
 /// An app table that was opened, and how to see whether it still is: opening it a second time is refused.

@@ -6,6 +6,8 @@
 
 use super::codec::{self, INLINE};
 use super::error::StoreError;
+#[cfg(feature = "testkit")]
+use super::intents::page::Page;
 use redb::{ReadableTable, Table};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,6 +29,9 @@ const ENTRY: usize = 6;
 /// Rows of one round share values up to four pages: one insert for dozens of jobs. A value that a later round may still add to
 /// stays within one page, or a lone job would cost four.
 const WIDE: usize = 4 * 4_096 - 128;
+
+/// So many jobs share the pack that says where they stand.
+pub(super) const STRIP: u64 = 64;
 
 /// How many packs that were only read are kept at hand.
 const AT_HAND: usize = 64;
@@ -127,6 +132,10 @@ impl Pack {
             }
             self.bytes = bytes;
         }
+    }
+    /// Which records there are.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().map(|(n, _)| *n)
     }
     /// How many records there are.
     pub(super) fn len(&self) -> usize {
@@ -297,7 +306,7 @@ pub(super) fn pointer_of(record: Option<&[u8]>) -> Option<codec::Pointer> {
 /// kinds that could be read.
 #[cfg(feature = "testkit")]
 pub fn decode_anything(bytes: &[u8]) -> usize {
-    codec::decode_records(bytes) + usize::from(Pack::parse(bytes).is_ok())
+    codec::decode_records(bytes) + usize::from(Pack::parse(bytes).is_ok()) + usize::from(Page::parse(bytes).is_ok())
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@
 use super::bits::{Bits, numbers, word_of};
 use super::codec::{self, Pointer, Raw, StateRow, Stored};
 use super::error::StoreError;
-use super::pack::{Pack, Packs};
-use super::schema::{META_LIVE, SETTING, Source, Tables, identity_key, split_identity_key};
+use super::intents::memory::Memory;
+use super::pack::{Pack, Packs, STRIP};
+use super::schema::{META_LIVE, SETTING, Source, Tables, split_identity_key};
 use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, KindId, Token};
-use crate::model::job::{Identity, JobRecord, JobRow, JobState, Memo};
+use crate::model::job::{JobRecord, JobRow, JobState, Memo};
 use crate::model::letter::{Act, Entry, LetterRecord};
 use crate::model::time::Wall;
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
@@ -21,6 +22,18 @@ pub struct Rows<'t, S: Source> {
     pub(super) tx: &'t S,
     pub(super) tables: Tables<'t, S>,
     pub(super) held: Held,
+    /// The index of intents, in memory.
+    pub(super) memory: &'t Memory,
+    pub(super) sight: Sight,
+}
+
+/// How a transaction stands to what is in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// It is the writer's: both say the same.
+    Newest,
+    /// Memory may be later, never earlier.
+    Snapshot,
 }
 
 /// What this transaction has read or changed of the packed tables.
@@ -80,9 +93,6 @@ impl Held {
     }
 }
 
-/// So many jobs share the pack that says where they stand.
-const STRIP: u64 = 64;
-
 /// The pack of a job's record, and its place there.
 pub(super) fn strip_of(id: JobId) -> (u64, u32) {
     (id.0 / STRIP, u32::try_from(id.0 % STRIP).unwrap_or_default())
@@ -114,17 +124,17 @@ pub struct Depth {
     pub running: u64,
     /// Dead ones and those that need a decision.
     pub letters: u64,
-    /// Remembered intents.
+    /// Intents that are known, by a job or by their memory.
     pub identities: u64,
 }
 
 impl<'t, S: Source> Rows<'t, S> {
-    pub(super) fn new(tx: &'t S) -> Self {
-        Self::with(tx, Held::default())
+    pub(super) fn new(tx: &'t S, memory: &'t Memory) -> Self {
+        Self { tx, tables: Tables::new(), held: Held::default(), memory, sight: Sight::Snapshot }
     }
-    /// With what an earlier transaction of the one writer has left at hand.
-    pub(super) fn with(tx: &'t S, held: Held) -> Self {
-        Self { tx, tables: Tables::new(), held }
+    /// In the transaction of the one writer, with what an earlier one has left at hand.
+    pub(super) fn newest(tx: &'t S, memory: &'t Memory, held: Held) -> Self {
+        Self { held, sight: Sight::Newest, ..Self::new(tx, memory) }
     }
 
     /// What was asked.
@@ -251,11 +261,6 @@ impl<'t, S: Source> Rows<'t, S> {
         let rows = self.tables.kind.read(self.tx)?.iter()?;
         rows.map(|row| row.map(|(name, id)| (KindId(id.value()), name.value().to_owned())).map_err(Into::into))
             .collect()
-    }
-    /// The memory of an intent.
-    pub fn identity(&self, kind: KindId, key: &str) -> Result<Option<Identity>, StoreError> {
-        let row = self.tables.id.read(self.tx)?.get(identity_key(kind, key).as_slice())?;
-        row.map(|v| self.value(v.value(), &|| format!("memory of intent {key}"))).transpose()
     }
     /// The first ready jobs of a kind, in order: priority, ticket, job.
     pub fn ready(&self, kind: KindId, at_most: usize) -> Result<Vec<(u8, u64, JobId)>, StoreError> {
@@ -442,7 +447,7 @@ impl View<'_> {
             timers: t.timer.read(self.tx)?.len()?,
             running: self.held.run.count(t.run.read(self.tx)?, ..)?,
             letters: self.letter_count()?,
-            identities: t.id.read(self.tx)?.len()?,
+            identities: self.count_intents()?,
         })
     }
 }

@@ -15,7 +15,8 @@ use std::cell::OnceCell;
 
 /// The newest format this version reads and writes.
 pub(super) const FORMAT: u32 = 3;
-/// The oldest one that it reads: no release ever wrote formats 1 and 2, in which every job had rows, or a wide record, of its own.
+/// The oldest one that it reads: no release ever wrote formats 1 and 2, in which every job had rows, or a wide record, and an intent, of
+/// its own.
 pub(super) const OLDEST: u32 = 3;
 
 /// Tables with this prefix are ours.
@@ -26,6 +27,7 @@ pub(super) const META_FORMAT: &str = "format";
 pub(super) const META_INSTANCE: &str = "instance";
 pub(super) const META_EPOCH: &str = "epoch";
 pub(super) const META_LIVE: &str = "live";
+pub(super) const META_HASH: &str = "hash";
 /// Prefix of the engine's own settings.
 pub(super) const SETTING: &str = "s/";
 
@@ -154,8 +156,14 @@ tables! {
     timer: "q/timer", (u64, u64) => ();
     /// Job / 64 -> running ones, as bits.
     run: "q/run", u64 => u64;
-    /// Kind (4 bytes, big endian) and key -> memory of the intent.
+    /// Kind (4 bytes, big endian) and key -> memory of an intent whose job has no rows any more.
     id: "q/id", Bytes => Bytes;
+    /// First job -> entries of the index of intents, by job: those that are in no run yet.
+    fresh: "q/id-fresh", u64 => Bytes;
+    /// Number of a run -> its card.
+    id_run: "q/id-run", u64 => Bytes;
+    /// Run, hash, job of the first entry -> entries of the run, by hash.
+    id_page: "q/id-page", (u64, u64, u64) => Bytes;
     /// Job, name, part.
     effect: "q/effect", (u64, &'static str, &'static str) => Bytes;
     /// Job, name.

@@ -3,6 +3,7 @@
 
 use super::create::OpenFile;
 use super::error::StoreError;
+use super::intents::memory::Memory;
 use super::op::{Lane, Op, RoundHook, StoreEvent, quietly};
 use super::run_file::RunFile;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     pub(super) run: RunFile,
     /// The thread that answers beside the writer, once there is one.
     answers_on: Mutex<Option<ThreadId>>,
+    /// The index of intents.
+    pub(super) memory: Memory,
 }
 
 #[derive(Default)]
@@ -86,7 +89,7 @@ pub(super) struct Work {
 }
 
 impl Shared {
-    pub(super) fn new(db: OpenFile, run: RunFile) -> Self {
+    pub(super) fn new(db: OpenFile, run: RunFile, memory: Memory) -> Self {
         Self {
             inbox: Mutex::default(),
             arrived: Condvar::new(),
@@ -97,6 +100,7 @@ impl Shared {
             listeners: Mutex::default(),
             run,
             answers_on: Mutex::default(),
+            memory,
         }
     }
 

@@ -5,6 +5,8 @@ use super::app::{AppRun, AppWrite, SLOW, panic_text};
 use super::bits::word_of;
 use super::codec::{self, CHUNK, INLINE, Pointer, Raw, SLIM, StateRow, Stored};
 use super::error::StoreError;
+use super::intents::memory::{Done, Memory};
+use super::intents::work;
 use super::own::{AppTable, Own};
 use super::pack::pointer_of;
 use super::read::{Held, Rows, last_of_strip, strip_of, whole_seconds};
@@ -13,7 +15,7 @@ use crate::clock::Stopwatch;
 use crate::model::Limits;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId};
-use crate::model::job::{Identity, JobRecord, JobRow, JobState, NEXT_TICKET};
+use crate::model::job::{Identity, Intent, JobRecord, JobRow, JobState, NEXT_TICKET};
 use crate::model::letter::{Act, Entry};
 use crate::model::outbox::{OutboxRow, Remembered};
 use crate::model::time::Wall;
@@ -44,6 +46,8 @@ pub struct Write<'t> {
     pub(super) raised_epoch: Option<u32>,
     /// Closures that held the writer for long.
     pub(super) slow: Vec<(String, Duration)>,
+    /// What was done to the index of intents.
+    pub(super) indexed: Option<Done>,
     bytes: usize,
     scratch: Vec<u8>,
 }
@@ -103,7 +107,7 @@ impl<'t> Write<'t> {
         self.looked_at = Some(strip_of(id).0);
         id
     }
-    /// Writes a new job: its row, its record and its index row. Its identity is separate.
+    /// Writes a new job: its row, its record and its index rows. From now on it is the job of its intent.
     pub fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError> {
         if row.undoes.is_none() {
             // That of an undo job was checked when it was stored with its effect; the limit may be another one today.
@@ -112,6 +116,7 @@ impl<'t> Write<'t> {
         at_most("the job's key", row.key.as_str().len(), self.limits.key)?;
         self.check(change)?;
         self.set_job(change.record().id, row)?;
+        self.rows.memory.add(row.kind, row.key.as_str(), change.record().id.0);
         self.put(change)
     }
     /// Writes a decision: the record, its index rows, effects, memo, history and letter. One that orders an undo job is refused: a job
@@ -199,7 +204,7 @@ impl<'t> Write<'t> {
         self.encode(&state, SLIM)?;
         self.rows.held.recent.put(state);
         let (base, number) = strip_of(id);
-        let Rows { tx, tables, held } = &mut self.rows;
+        let Rows { tx, tables, held, .. } = &mut self.rows;
         let pack = held.states.edit(tables.state.read(tx)?, base)?;
         let old = pointer_of(pack.get(number));
         pack.set(number, &self.scratch);
@@ -207,7 +212,7 @@ impl<'t> Write<'t> {
     }
     fn remove_job(&mut self, id: JobId) -> Result<(), StoreError> {
         self.touch();
-        let Rows { tx, tables, held } = &mut self.rows;
+        let Rows { tx, tables, held, .. } = &mut self.rows;
         let table = tables.job.read(tx)?;
         let Some(base) = held.jobs.nearest(table, id.0)? else { return Ok(()) };
         let Ok(number) = u32::try_from(id.0 - base) else { return Ok(()) };
@@ -220,20 +225,25 @@ impl<'t> Write<'t> {
         self.touch();
         self.rows.held.recent.remove(id);
         let (base, number) = strip_of(id);
-        let Rows { tx, tables, held } = &mut self.rows;
+        let Rows { tx, tables, held, .. } = &mut self.rows;
         let pack = held.states.edit(tables.state.read(tx)?, base)?;
         let old = pointer_of(pack.get(number));
         pack.remove(number);
         old.map_or(Ok(()), |p| self.remove_chunks(p))
     }
-    /// Remembers an intent.
-    pub fn put_identity(&mut self, kind: KindId, key: &str, identity: &Identity) -> Result<(), StoreError> {
-        at_most("the job's key", key.len(), self.limits.key)?;
-        self.set(|t| &mut t.id, identity_key(kind, key).as_slice(), identity)
+    /// Remembers an intent whose job is about to be pruned, and notes when the memory may go.
+    pub fn remember(&mut self, kind: KindId, key: &str, memory: &Identity) -> Result<(), StoreError> {
+        let intent = identity_key(kind, key);
+        self.set(|t| &mut t.id, intent.as_slice(), memory)?;
+        if let Some(until) = memory.until {
+            self.rows.tables.tomb.write(self.rows.tx)?.insert((until.0, intent.as_slice()), ())?;
+        }
+        Ok(())
     }
-    /// Forgets an intent.
-    pub fn remove_identity(&mut self, kind: KindId, key: &str) -> Result<(), StoreError> {
-        self.unset(|t| &mut t.id, identity_key(kind, key).as_slice())
+    /// Forgets that memory, and the note.
+    pub fn forget(&mut self, kind: KindId, key: &str, memory: &Identity) -> Result<(), StoreError> {
+        self.unset(|t| &mut t.id, identity_key(kind, key).as_slice())?;
+        memory.until.map_or(Ok(()), |until| self.remove_tomb(until, kind, key))
     }
     /// Keeps what `finish` left behind.
     pub fn put_output(&mut self, id: JobId, value: Vec<u8>) -> Result<(), StoreError> {
@@ -275,13 +285,7 @@ impl<'t> Write<'t> {
         }
         Ok(())
     }
-    /// Notes when the memory of an intent may go.
-    pub fn put_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError> {
-        self.touch();
-        self.rows.tables.tomb.write(self.rows.tx)?.insert((until.0, identity_key(kind, key).as_slice()), ())?;
-        Ok(())
-    }
-    /// Removes that note.
+    /// Removes a note of when the memory of an intent may go.
     pub fn remove_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError> {
         self.touch();
         self.rows.tables.tomb.write(self.rows.tx)?.remove((until.0, identity_key(kind, key).as_slice()))?;
@@ -323,10 +327,10 @@ impl<'t> Write<'t> {
         self.touches > 0
     }
 
-    pub(super) fn new(tx: &'t WriteTransaction, live: Live, limits: Limits, kept: Kept) -> Self {
+    pub(super) fn new(tx: &'t WriteTransaction, memory: &'t Memory, live: Live, limits: Limits, kept: Kept) -> Self {
         let Kept { held, scratch } = kept;
         Self {
-            rows: Rows::with(tx, held),
+            rows: Rows::newest(tx, memory, held),
             live,
             looked_at: None,
             limits,
@@ -336,6 +340,7 @@ impl<'t> Write<'t> {
             app_tables: Vec::new(),
             raised_epoch: None,
             slow: Vec::new(),
+            indexed: None,
             bytes: 0,
             scratch,
         }
@@ -366,6 +371,8 @@ impl<'t> Write<'t> {
     }
     /// Makes this round the newest; the last write of every round.
     pub(super) fn finish(&mut self, round: u64) -> Result<Live, StoreError> {
+        // Before the packs: what the index takes for gone was gone before this round.
+        self.indexed = work::work(&mut self.rows, &mut self.live.last_id)?;
         self.flush()?;
         self.live.round = round;
         self.set_own_meta(META_LIVE, &self.live.to_bytes())?;
@@ -373,7 +380,7 @@ impl<'t> Write<'t> {
     }
     /// Writes what the packed tables hold back.
     fn flush(&mut self) -> Result<(), StoreError> {
-        let Rows { tx, tables, held } = &mut self.rows;
+        let Rows { tx, tables, held, .. } = &mut self.rows;
         // A table that nothing of is written stays closed.
         if held.jobs.is_dirty() {
             held.jobs.flush(tables.job.write(tx)?, &mut self.scratch)?;
@@ -416,7 +423,7 @@ impl<'t> Write<'t> {
         }
     }
     fn index(&mut self, record: &JobRecord) -> Result<(), StoreError> {
-        let Rows { tx, tables, held } = &mut self.rows;
+        let Rows { tx, tables, held, .. } = &mut self.rows;
         let id = record.id.0;
         match &record.state {
             JobState::Ready { ticket } if *ticket == id => {
@@ -440,7 +447,7 @@ impl<'t> Write<'t> {
     }
     /// An index row that should be there and is not means that the index lies about this job.
     fn unindex(&mut self, record: &JobRecord, before: &JobState) -> Result<(), StoreError> {
-        let Rows { tx, tables, held } = &mut self.rows;
+        let Rows { tx, tables, held, .. } = &mut self.rows;
         let id = record.id.0;
         let found = match before {
             JobState::Ready { ticket } if *ticket == id => {
@@ -463,7 +470,7 @@ impl<'t> Write<'t> {
             return Ok(());
         }
         self.touch();
-        let Rows { tx, tables, held } = &mut self.rows;
+        let Rows { tx, tables, held, .. } = &mut self.rows;
         let table = tables.prune.read(tx)?;
         for (at, member) in [(from, false), (to, true)] {
             if let Some(at) = at {
@@ -611,8 +618,8 @@ impl Own for Write<'_> {
     fn add_kind(&mut self, name: &str) -> Result<KindId, StoreError> {
         Write::add_kind(self, name)
     }
-    fn identity(&mut self, kind: KindId, key: &str) -> Result<Option<Identity>, StoreError> {
-        (**self).identity(kind, key)
+    fn intent(&mut self, kind: KindId, key: &str) -> Result<Option<Intent>, StoreError> {
+        (**self).intent(kind, key)
     }
     fn record(&mut self, id: JobId) -> Result<Option<JobRecord>, StoreError> {
         (**self).record(id)
@@ -626,8 +633,8 @@ impl Own for Write<'_> {
     fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError> {
         Write::insert(self, row, change)
     }
-    fn put_identity(&mut self, kind: KindId, key: &str, identity: &Identity) -> Result<(), StoreError> {
-        Write::put_identity(self, kind, key, identity)
+    fn forget(&mut self, kind: KindId, key: &str, memory: &Identity) -> Result<(), StoreError> {
+        Write::forget(self, kind, key, memory)
     }
     fn app_table(&mut self, table: AppTable) {
         self.touch();
@@ -638,9 +645,6 @@ impl Own for Write<'_> {
     }
     fn add_message(&mut self, row: &OutboxRow, digest: [u8; 16]) -> Result<u64, StoreError> {
         Write::add_message(self, row, digest)
-    }
-    fn remove_tomb(&mut self, until: Wall, kind: KindId, key: &str) -> Result<(), StoreError> {
-        Write::remove_tomb(self, until, kind, key)
     }
 }
 

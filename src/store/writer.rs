@@ -247,13 +247,16 @@ impl Writer {
             Ok(tx) => tx,
             Err(e) => return Ended::Undone(Undo::Storage(e)),
         };
-        let mut w = Write::new(&tx, self.meta.live, self.options.limits, std::mem::take(&mut self.kept));
+        let shared = self.shared.clone();
+        let kept = std::mem::take(&mut self.kept);
+        let mut w = Write::new(&tx, &shared.memory, self.meta.live, self.options.limits, kept);
         let ran = self.fill(&mut w, group).and_then(|()| {
             let next = self.meta.live.round + 1;
             w.is_dirty().then(|| w.finish(next)).transpose().map_err(Undo::Storage)
         });
         let slow = std::mem::take(&mut w.slow);
         let epoch = w.raised_epoch.unwrap_or(self.meta.epoch);
+        let indexed = w.indexed.take();
         // Closes the tables: redb would take an open one for a leaked one.
         let mut kept = w.into_kept();
         for (name, took) in slow {
@@ -274,6 +277,12 @@ impl Writer {
                 self.undone(undo, hook_ran)
             }
         };
+        match (&ended, indexed) {
+            (Ended::Committed(_), Some(done)) => shared.memory.commit(done),
+            // Read anew from the file by the heal, which finds out what became of it.
+            (Ended::Committed(_) | Ended::CommitFailed(..), _) => {}
+            (Ended::Nothing | Ended::Undone(_) | Ended::Poisoned | Ended::Removed, _) => shared.memory.undo(),
+        }
         if !matches!(ended, Ended::Committed(_)) {
             kept.undone();
         }
@@ -376,7 +385,7 @@ impl Writer {
         }
     }
     pub(super) fn note(&self) {
-        let Meta { instance, epoch, live } = self.meta;
+        let Meta { instance, epoch, live, .. } = self.meta;
         self.shared.run.note(RunHeader { instance, epoch, round: live.round });
     }
 

@@ -101,9 +101,9 @@ fn jobs(v: &View<'_>, most: u64) -> Result<Whole, String> {
         if found.memos.len() != found.record.memos as usize || found.journal.len() != found.record.journal as usize {
             return Err(format!("{name:?} does not count its memory right"));
         }
-        let identity = v.identity(found.row.kind, &name.1).map_err(words)?;
-        if identity.as_ref().map(|i| i.id) != Some(id) {
-            return Err(format!("the memory of {name:?} is {identity:?}"));
+        let intent = v.intent(found.row.kind, &name.1).map_err(words)?;
+        if intent.as_ref().map(|i| i.id()) != Some(id) {
+            return Err(format!("what is known of {name:?} is {intent:?}"));
         }
         identities += 1;
         if let Some(twice) = whole.jobs.insert(name, found) {

@@ -6,6 +6,7 @@
 use super::oracle::{Kept, Line};
 use onceward::clock::{Clock, ManualClock};
 use onceward::model::time::Wall;
+use onceward::store::Sizes;
 use onceward::testkit::{self, DiskFactory, SimDisk};
 use onceward::{
     Backoff, Builder, Cx, DeadLetter, Decided, Decision, Effect, EffectCard, EffectId, EffectState, Enqueued, Error,
@@ -425,6 +426,8 @@ pub(crate) fn app(world: &Arc<World>, disk: Arc<dyn DiskFactory>, process: &Proc
         .seed(7)
         .key_scope("crash suites")
         .cache_bytes(1 << 20)
+        // A few jobs are enough to see the index of intents written, merged and cleared.
+        .intent_sizes(Sizes { tail: 2, fan: 2, page: 2, ..Sizes::default() })
         .workers(process.workers)
         .on(move |cx, job: Work| work.work(cx, &job))
         .on(move |cx, job: Note| {

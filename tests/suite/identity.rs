@@ -280,6 +280,67 @@ fn a_deliberate_repeat_gets_new_idempotency_keys() {
     stage.ground.close(stage.jobs);
 }
 
+/// Kept in the trash for longer than it is remembered.
+#[derive(Serialize, Deserialize)]
+struct Parcel {
+    fails: bool,
+}
+
+impl Job for Parcel {
+    const KIND: &'static str = "parcel";
+    fn key(&self) -> JobKey {
+        "p".into()
+    }
+    fn policy() -> Policy {
+        Policy::default().keep_done(Keep::For(HOUR)).keep_discarded(Keep::For(30 * DAY)).remember(Keep::For(2 * HOUR))
+    }
+    fn effects() -> Vec<EffectCard> {
+        vec![Fine::card()]
+    }
+}
+
+/// A job lies in the trash while a later one of its intent is done, pruned and due to be forgotten: until the older one goes too the
+/// intent is still the later job, or the one in the trash could come back and the next one would get that one's idempotency keys.
+#[test]
+fn a_later_job_is_remembered_while_an_older_one_is_in_the_trash() {
+    let ground = Ground::new();
+    let keys: Arc<Mutex<Vec<String>>> = Arc::default();
+    let seen = keys.clone();
+    let jobs = ground
+        .builder()
+        .effect(move |_: &Fine, key: &IdempotencyKey| {
+            seen.lock().unwrap().push(key.to_string());
+            Ok(())
+        })
+        .on(|cx, job: Parcel| if job.fails { Err(Fail::permanent("no")) } else { cx.effect(Fine) })
+        .start()
+        .unwrap();
+    let first = jobs.enqueue(&Parcel { fails: true }).unwrap().id();
+    run_until_idle(&jobs).unwrap();
+    jobs.decide(&jobs.dead_letter(first).unwrap(), Decision::discard().by("ann", "wrong address")).unwrap();
+    assert_eq!(jobs.trash().unwrap().len(), 1);
+    let second = jobs.run_again(&Parcel { fails: false }).unwrap();
+    run_until_idle(&jobs).unwrap();
+    for _ in 0..24 * 3 {
+        ground.pass(&jobs, HOUR);
+    }
+    is(&jobs, first, State::Discarded);
+    let known = Enqueued::Existing { id: second, state: State::Remembered, differs: false };
+    assert_eq!(jobs.enqueue(&Parcel { fails: false }).unwrap(), known);
+    assert_eq!(jobs.trash().unwrap().len(), 0);
+    jobs.run_again(&Parcel { fails: false }).unwrap();
+    run_until_idle(&jobs).unwrap();
+    let seen = keys.lock().unwrap().clone();
+    assert_eq!(seen.len(), 2);
+    assert_ne!(seen[0], seen[1]);
+    // Once nothing of it is kept, it is new.
+    for _ in 0..40 {
+        ground.pass(&jobs, DAY);
+    }
+    assert!(jobs.enqueue(&Parcel { fails: false }).unwrap().is_new());
+    ground.close(jobs);
+}
+
 /// The charge of an order is unknown and a person has not answered: neither discard nor run again may walk past that.
 #[test]
 fn an_unresolved_effect_forbids_a_new_start() {

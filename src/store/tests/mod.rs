@@ -5,6 +5,7 @@
 #![expect(clippy::type_complexity, reason = "a table of cases")]
 
 mod heal;
+mod intents;
 mod open;
 mod rounds;
 mod rows;
@@ -16,7 +17,7 @@ use crate::clock::Clock;
 use crate::clock::ManualClock;
 use crate::model::id::JobId;
 use crate::model::id::{JobKey, KindId};
-use crate::model::job::{Codec, Identity, JobRecord, JobRow, JobState};
+use crate::model::job::{Codec, JobRecord, JobRow, JobState};
 use crate::model::policy::{KindRules, Policy};
 use crate::model::time::Wall;
 use crate::rules::admit::{self, Start};
@@ -159,13 +160,12 @@ fn enqueue(tx: &mut dyn Own, key: &str) -> Result<Option<JobId>, StoreError> {
 
 fn enqueue_at(tx: &mut dyn Own, key: &str, start: Start, payload: Vec<u8>) -> Result<Option<JobId>, StoreError> {
     let kind = tx.add_kind("test")?;
-    if tx.identity(kind, key)?.is_some() {
+    if tx.intent(kind, key)?.is_some() {
         return Ok(None);
     }
     let id = tx.next_id();
     let change = admit::create(id, kind, 128, start, &rules(), ManualClock::default().now());
     tx.insert(&row(key, payload), &change)?;
-    tx.put_identity(kind, key, &Identity { id, incarnation: 1, digest: [0; 16], ended: None })?;
     Ok(Some(id))
 }
 

@@ -169,7 +169,7 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
         bytes[64..320].fill(0xff);
         bytes
     };
-    let cases: [(&str, Vec<u8>, fn(&StoreError) -> bool); 14] = [
+    let cases: [(&str, Vec<u8>, fn(&StoreError) -> bool); 15] = [
         ("empty", vec![], |e| matches!(e, StoreError::Half { .. })),
         ("three bytes", b"abc".to_vec(), |e| matches!(e, StoreError::Foreign { .. })),
         ("text", b"dear diary, ".repeat(999), |e| matches!(e, StoreError::Foreign { .. })),
@@ -178,6 +178,11 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
         ("newer", marked(9), |e| matches!(e, StoreError::Newer { found: 9, known: 3, .. })),
         (
             "older than the first release",
+            marked(1),
+            |e| matches!(e, StoreError::Foreign { why, .. } if why.contains("format 1")),
+        ),
+        (
+            "older than the first release, with shared rows",
             marked(2),
             |e| matches!(e, StoreError::Foreign { why, .. } if why.contains("format 2")),
         ),
@@ -204,7 +209,7 @@ fn what_is_not_ours_is_refused_and_stays_as_it_was() {
             tried += 1;
         }
     }
-    assert_eq!(tried, 28);
+    assert_eq!(tried, 30);
     assert!(matches!(open_file(dir.path()), Err(StoreError::Foreign { .. })), "a directory");
     let nowhere = open_file(&dir.path().join("no/such/dir.redb"));
     assert!(matches!(&nowhere, Err(e @ StoreError::CannotOpen { .. }) if e.to_string().contains("create the folder")));

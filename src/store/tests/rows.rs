@@ -3,7 +3,7 @@
 use super::*;
 use crate::model::effect::{EffectRecord, EffectState, Reach, Risk};
 use crate::model::id::{EffectId, IdempotencyKey, Lease, Token};
-use crate::model::job::{End, Memo};
+use crate::model::job::{End, Identity, Memo};
 use crate::model::letter::Entry;
 use crate::rules::Change;
 use redb::{ReadableTable, ReadableTableMetadata};
@@ -243,7 +243,7 @@ fn neighbours_in_a_pack_do_not_touch_each_other() {
     assert!(moved > 800 && undone > 5, "{moved} moves, {undone} undone rounds");
     assert!(model.is_empty(), "{} are left", model.len());
     let tx = store.inner.shared.begin_read().unwrap().0;
-    let rows = Rows::new(&tx);
+    let rows = Rows::new(&tx, &store.inner.shared.memory);
     assert!(rows.tables.job.read(&tx).unwrap().is_empty().unwrap(), "rows are left");
     assert!(rows.tables.state.read(&tx).unwrap().is_empty().unwrap(), "records are left");
     assert!(rows.tables.chunk.read(&tx).unwrap().is_empty().unwrap(), "pieces of long values are left");
@@ -344,7 +344,8 @@ fn long_values_are_kept_in_pieces_and_leave_none_behind() {
     assert_eq!(tried, 20);
     let pieces = |store: &Store| {
         let tx = store.inner.shared.begin_read().unwrap().0;
-        redb::ReadableTableMetadata::len(Rows::new(&tx).tables.chunk.read(&tx).unwrap()).unwrap()
+        redb::ReadableTableMetadata::len(Rows::new(&tx, &store.inner.shared.memory).tables.chunk.read(&tx).unwrap())
+            .unwrap()
     };
     assert!(pieces(&store) > 300);
     for id in 1..=lengths.len() as u64 * 10 {
@@ -394,7 +395,7 @@ fn pruning_removes_everything_but_the_memory_of_the_intent() {
             assert_eq!((r.job(id)?, r.record(id)?, r.output(id)?), (None, None, None));
             assert_eq!((r.effects(id)?, r.memos(id)?, r.journal(id)?), (vec![], vec![], vec![]));
             assert_eq!(r.prunable(Wall(u64::MAX), 9)?, []);
-            assert!(r.identity(KindId(1), "a")?.is_some());
+            assert!(r.intent(KindId(1), "a")?.is_none(), "nobody remembered it");
             assert_eq!((r.effects(other)?.len(), r.journal(other)?.len()), (2, 2), "its neighbour keeps everything");
             assert_eq!(r.output(other)?, Some(b"out".to_vec()));
             Ok(())
@@ -446,22 +447,26 @@ fn settings_tombs_and_memories_come_back() {
         tx.put_meta("uptime", b"3")?;
         tx.put_meta("epoch", b"mine")?;
         tx.remove_meta("pause/a")?;
+        let memory = |until| Identity {
+            id: JobId(4),
+            incarnation: 2,
+            digest: [3; 16],
+            how: End::Done,
+            until: Some(Wall(until)),
+        };
         for (until, key) in [(5, "x"), (3, "y"), (9, "z")] {
-            tx.put_tomb(Wall(until), KindId(7), key)?;
+            tx.remember(KindId(7), key, &memory(until))?;
         }
-        tx.remove_tomb(Wall(5), KindId(7), "x")?;
-        let identity = Identity { id: JobId(4), incarnation: 2, digest: [3; 16], ended: None };
-        tx.put_identity(KindId(7), "x", &identity)?;
-        tx.put_identity(KindId(8), "x", &identity)?;
-        tx.remove_identity(KindId(8), "x")
+        tx.forget(KindId(7), "x", &memory(5))?;
+        tx.remember(KindId(8), "x", &Identity { until: None, ..memory(0) })
     });
     store
         .read(|r| {
             assert_eq!(r.metas("pause/")?, [("pause/b".to_owned(), vec![5; 10_000])]);
             assert_eq!((r.meta("epoch")?, r.meta("none")?), (Some(b"mine".to_vec()), None));
             assert_eq!(r.tombs(Wall(9), 9)?, [(Wall(3), KindId(7), "y".to_owned())]);
-            assert_eq!(r.identity(KindId(7), "x")?.unwrap().incarnation, 2);
-            assert_eq!((r.identity(KindId(8), "x")?, r.identity(KindId(7), "")?), (None, None));
+            assert_eq!(r.intent(KindId(8), "x")?.unwrap().incarnation(), 2);
+            assert_eq!((r.intent(KindId(7), "x")?, r.intent(KindId(7), "")?), (None, None));
             Ok(())
         })
         .unwrap();

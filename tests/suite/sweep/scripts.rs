@@ -17,7 +17,7 @@ fn name<J: Job>(key: &str) -> Name {
     (J::KIND, key.to_owned())
 }
 
-pub(super) const SCRIPTS: [Script; 16] = [
+pub(super) const SCRIPTS: [Script; 17] = [
     Script {
         name: "create, enqueue, run later",
         run: |c| {
@@ -36,6 +36,22 @@ pub(super) const SCRIPTS: [Script; 16] = [
             let _told = c.enqueue(&Work::new("w", &[Do::Step]));
             let _differs = c.enqueue(&Work::new("w", &[Do::Charge]));
             c.idle();
+            let _told = c.enqueue_many(&notes);
+        },
+    },
+    Script {
+        name: "many intents, in runs that are merged",
+        run: |c| {
+            for n in 0..10 {
+                let _told = c.enqueue(&Note { key: format!("a{n}") });
+            }
+            let notes: Vec<Note> = (0..5).map(|n| Note { key: format!("b{n}") }).collect();
+            let _told = c.enqueue_many(&notes);
+            let _told = c.enqueue(&Note { key: "a0".into() });
+            for n in 0..6 {
+                let _told = c.enqueue(&Note { key: format!("c{n}") });
+                c.idle();
+            }
             let _told = c.enqueue_many(&notes);
         },
     },

@@ -148,12 +148,12 @@ fn look(v: &View<'_>, deeds: &[Deed]) -> Result<bool, String> {
         let mut undone = Vec::new();
         for e in effects.iter().filter(|e| e.undo.is_some()) {
             let job = e.undo.as_ref().unwrap();
-            let identity = match v.kind(&job.kind).map_err(words)? {
-                Some(kind) => v.identity(kind, undo::undo_key(e).as_str()).map_err(words)?,
+            let intent = match v.kind(&job.kind).map_err(words)? {
+                Some(kind) => v.intent(kind, undo::undo_key(e).as_str()).map_err(words)?,
                 None => None,
             };
-            let undo_job = match identity {
-                Some(i) => v.record(i.id).map_err(words)?,
+            let undo_job = match intent {
+                Some(i) => v.record(i.id()).map_err(words)?,
                 None => None,
             };
             let job = undo_job.map(|r| State::from(&r.state));

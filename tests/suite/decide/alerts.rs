@@ -267,6 +267,8 @@ fn an_idle_queue_with_alerts_sleeps() {
         ground.pass(&jobs, 10 * MINUTE);
     }
     told.signs.until("fired dead-letters", 1);
+    // That it was told is written behind the callback.
+    onceward::testkit::run_until_told(&jobs).unwrap();
     let words = told.words().len();
     let commits = |jobs: &Jobs| jobs.snapshot().unwrap().store_commit_duration_seconds.count;
     let before = commits(&jobs);

@@ -267,6 +267,8 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
     };
     let kind = shared.kind_name(row.kind).to_string();
     memos.sort_by_key(|m| m.number);
+    // What each choice would forget is worked out step by step: the values, perhaps many MiB, must not be copied for every one.
+    memos.iter_mut().for_each(|m| m.value = Vec::new());
     let follows = |verdict: &Verdict| {
         // A result is rebuilt by the app's code.
         let _inside = InsideTransaction::enter();

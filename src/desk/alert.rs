@@ -3,7 +3,7 @@
 
 use super::{DeadLetter, read_letter};
 use crate::engine::ops::{PauseOp, Scope};
-use crate::engine::tell::{Teller, Word, standing};
+use crate::engine::tell::{Teller, Told, Word, standing};
 use crate::error::Error;
 use crate::handler::effect::panic_text;
 use crate::handler::reply::answer;
@@ -12,7 +12,7 @@ use crate::jobs::Jobs;
 use crate::model::shown::Shown;
 use crate::observe::alerts::{Firing, Said};
 use crate::observe::events;
-use crate::store::Lane;
+use crate::store::{Lane, StoreError};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl Alert {
     pub fn event(&self) -> &AlertEvent {
         &self.event
     }
-    /// It may have been told before: a process before this one ended before every callback had returned from it. Whoever sends
-    /// something out for an alert can leave that out, or say "again".
+    /// It may have been told before: a process before this one ended before every callback had returned from it, or before the first
+    /// was called. Whoever sends something out for an alert can say "again"; leaving it out could leave it out altogether.
     pub fn again(&self) -> bool {
         self.again
     }
@@ -104,21 +104,23 @@ impl Listener {
     }
 }
 
-/// Turns what the engine says into what the app is told; `false` if nobody could be.
+/// Turns what the engine says into what the app is told.
 pub(crate) fn teller(
     shared: Arc<Shared>,
     calls: Arc<Teller>,
     listeners: Vec<Listener>,
-) -> impl Fn(Word, bool) -> bool + Send + 'static {
+) -> impl Fn(Word, bool) -> Told + Send + 'static {
     move |word, again| {
         let event = match word {
             Word::Letter(job) => match read_letter(&shared, job) {
                 Ok(Some(letter)) => AlertEvent::Letter(Box::new(letter)),
                 // Answered before anybody could be told.
-                Ok(None) => return true,
+                Ok(None) => return Told::Heard,
+                Err(Error::Store(StoreError::Closed | StoreError::Stopped(_))) => return Told::Not,
+                Err(Error::Store(e)) if e.is_storage() => return Told::Later,
                 Err(e) => {
                     events::warning(&format!("job {job} needs a person, and its letter cannot be shown: {e}"));
-                    return false;
+                    return Told::Not;
                 }
             },
             Word::Said(Said { firing, over: false, .. }) => AlertEvent::Fired(firing),
@@ -134,7 +136,7 @@ pub(crate) fn teller(
             }
             drop(calling);
         }
-        true
+        Told::Heard
     }
 }
 

@@ -77,6 +77,9 @@ pub(super) struct Scene<'a> {
     pub(super) asked: &'a dyn Fn(&EffectId) -> bool,
 }
 
+/// So many steps are named where a choice forgets them.
+const NAMED: usize = 10;
+
 /// All that a person may do: first what waits for a second person, then questions, then decisions.
 pub(super) fn offered(valid: &[Valid], checkable: &[EffectId], scene: &Scene<'_>) -> Vec<Choice> {
     let mut out: Vec<Choice> = scene.proposed.map(|open| scene.agree(open)).into_iter().collect();
@@ -204,7 +207,11 @@ impl Scene<'_> {
                 let gone = review::forgotten(self.memos, step).unwrap_or_default();
                 let word =
                     |m: &Memo| if m.commit { "written to the app's tables again" } else { "worked out again" };
-                let will = gone.iter().map(|m| format!("{} is forgotten and {}", m.name, word(m))).collect();
+                let mut will: Vec<String> =
+                    gone.iter().take(NAMED).map(|m| format!("{} is forgotten and {}", m.name, word(m))).collect();
+                if let Some(last) = gone.last().filter(|_| gone.len() > NAMED) {
+                    will.push(format!("so are the {} steps and commits behind it, up to {}", gone.len() - NAMED, last.name));
+                }
                 let not = self.nothing_again("anything that is recorded before that is forgotten");
                 (format!("Run again from {step}"), will, not, None)
             }

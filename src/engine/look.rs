@@ -153,9 +153,10 @@ impl Op for LookOp {
             tx.put_meta(ALERTS, &bytes)?;
         }
         for said in &said {
-            // Where nobody is told nobody waits to hear that it is over.
-            let heard = said.over && alarms.teller.is_none();
             let name = format!("{}{}", tell::SAID, said.firing.subject());
+            // Where nobody is told nobody waits to hear that it is over, unless a process before this one has told that it began.
+            let begun = tell::read(readable(tx.meta(&name))?.as_deref());
+            let heard = said.over && alarms.teller.is_none() && !begun.is_some_and(|b| b.heard);
             tell::put(tx, &name, &Said { heard, ..said.clone() })?;
         }
         self.looked = Some((looked.book, said, looked.next));

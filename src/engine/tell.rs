@@ -15,7 +15,7 @@ use crate::observe::alerts::Said;
 use crate::observe::events;
 use crate::observe::watch::Book;
 use crate::store::{Lane, Op, Store, StoreError, View, Write};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub(crate) const SAID: &str = "alert/";
 const MOST_LETTERS: usize = 1_024;
 /// A shutdown waits this long for what is still to be told.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// What could not be read is read again after this long, or as soon as something else is to be told.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 const THREAD: &str = "onceward-alerts";
 
 /// What the app is told.
@@ -37,6 +39,17 @@ pub(crate) enum Word {
     Letter(JobId),
     /// A rule spoke.
     Said(Said),
+}
+
+/// What came of telling something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// Every callback has returned.
+    Heard,
+    /// The storage could not be read: once more in a while.
+    Later,
+    /// It cannot be shown; the next process tries again.
+    Not,
 }
 
 /// Something that waits for its turn.
@@ -94,6 +107,10 @@ impl Inner {
         self.order.is_empty() && !self.more && !self.calling && self.heard.is_empty() && self.keeping == 0
     }
     fn add_letter(&mut self, job: JobId, revision: u32) {
+        // Read from the file before whoever created it was answered, and told already.
+        if self.handed.contains(&(job, revision)) {
+            return;
+        }
         let new = !self.letters.contains_key(&job);
         // What was read from the file a moment ago may be older than what was just told.
         self.letters.entry(job).and_modify(|r| *r = revision.max(*r)).or_insert(revision);
@@ -135,19 +152,22 @@ impl Teller {
         }
         self.stir.notify_all();
     }
-    /// A rule spoke, and that is kept. What is over before anybody heard that it had begun is told to nobody.
+    /// A rule spoke, and that is kept. What is over before anybody heard that it had begun is told to nobody, nor what begins anew before
+    /// anybody heard that it was over: who hears it still holds for true what was told last.
     pub(crate) fn said(self: &Arc<Self>, shared: &Arc<Shared>, said: Said) {
         let mut inner = self.inner.lock();
         let subject = said.firing.subject();
-        let waits = inner.said.get(&subject).map(|(was, again)| !was.over && !again);
-        if waits == Some(true) && said.over {
+        let waits = inner.said.get(&subject).map(|(was, again)| (was.over, *again));
+        if waits == Some((!said.over, false)) {
             inner.said.remove(&subject);
             inner.order.retain(|turn| *turn != Turn::Said(subject.clone()));
             inner.heard.push(Heard::Said(subject, said.number));
             drop(inner);
             return self.keep(shared);
         }
-        if inner.said.insert(subject.clone(), (said, false)).is_none() {
+        // Whether the end that waited was heard is not known, so its begin may still be held for true.
+        let again = waits == Some((true, true)) && !said.over;
+        if inner.said.insert(subject.clone(), (said, again)).is_none() {
             inner.order.push_back(Turn::Said(subject));
         }
         self.stir.notify_all();
@@ -235,12 +255,20 @@ impl Teller {
                 (inner.more, inner.calling) = (false, true);
                 let handed = inner.handed.clone();
                 drop(inner);
-                let (found, more) = unheard(shared, &handed);
+                let found = unheard(shared, &handed);
                 inner = self.inner.lock();
-                inner.more |= more;
                 inner.calling = false;
-                for (job, revision) in found {
-                    inner.add_letter(job, revision);
+                match found {
+                    Ok((found, more)) => {
+                        inner.more |= more;
+                        found.into_iter().for_each(|(job, revision)| inner.add_letter(job, revision));
+                    }
+                    // Nothing is read any more: the next process tells it.
+                    Err(StoreError::Closed | StoreError::Stopped(_)) => {}
+                    Err(_) => {
+                        inner.more = true;
+                        self.pause(&mut inner);
+                    }
                 }
             } else if inner.stopping {
                 return None;
@@ -248,6 +276,12 @@ impl Teller {
                 self.stir.notify_all();
                 self.stir.wait(&mut inner);
             }
+        }
+    }
+    /// The storage fails, and will be healed: what could not be read is read in a while.
+    fn pause(&self, inner: &mut MutexGuard<'_, Inner>) {
+        if !inner.stopping {
+            self.stir.wait_for(inner, READ_AGAIN);
         }
     }
     /// Keeps what was heard; what comes back meanwhile goes along with the next commit.
@@ -267,17 +301,23 @@ impl Teller {
             self.stir.notify_all();
         }
     }
-    fn run(self: &Arc<Self>, shared: &Arc<Shared>, tell: &dyn Fn(Word, bool) -> bool) {
+    fn run(self: &Arc<Self>, shared: &Arc<Shared>, tell: &dyn Fn(Word, bool) -> Told) {
         while let Some((word, heard, again)) = self.next(shared) {
             let told = catch_unwind(AssertUnwindSafe(|| tell(word, again)));
             let told = told.unwrap_or_else(|panic| {
                 events::warning(&format!("an alert could not be told: {}", panic_text(panic)));
-                true
+                Told::Heard
             });
             let mut inner = self.inner.lock();
             inner.calling = false;
-            if told {
-                inner.heard.push(heard);
+            match (told, heard) {
+                (Told::Heard, heard) => inner.heard.push(heard),
+                (Told::Later, Heard::Letter(job, revision)) => {
+                    inner.handed.remove(&(job, revision));
+                    inner.more = true;
+                    self.pause(&mut inner);
+                }
+                (Told::Later, Heard::Said(..)) | (Told::Not, _) => {}
             }
             drop(inner);
             self.keep(shared);
@@ -307,15 +347,15 @@ fn taken(inner: &mut Inner, turn: Turn) -> Option<(Word, Heard, bool)> {
 }
 
 /// Letters of the file that nobody was told of, but for those that were handed out, and whether there are more.
-fn unheard(shared: &Shared, handed: &HashSet<(JobId, u32)>) -> (Vec<(JobId, u32)>, bool) {
+fn unheard(shared: &Shared, handed: &HashSet<(JobId, u32)>) -> Result<(Vec<(JobId, u32)>, bool), StoreError> {
     let mut after = None;
     loop {
-        let Ok(page) = shared.store.read(|v| v.untold(after, MOST_LETTERS)) else { return (Vec::new(), false) };
+        let page = shared.store.read(|v| v.untold(after, MOST_LETTERS))?;
         let whole = page.len() < MOST_LETTERS;
         after = page.last().map(|(job, _)| *job);
         let found: Vec<_> = page.into_iter().filter(|one| !handed.contains(one)).collect();
         if whole || !found.is_empty() {
-            return (found, !whole);
+            return Ok((found, !whole));
         }
     }
 }
@@ -454,7 +494,7 @@ pub(crate) fn put(tx: &mut Write<'_>, name: &str, said: &Said) -> Result<(), Sto
 pub(crate) fn spawn(
     teller: Arc<Teller>,
     shared: Arc<Shared>,
-    tell: impl Fn(Word, bool) -> bool + Send + 'static,
+    tell: impl Fn(Word, bool) -> Told + Send + 'static,
 ) -> std::io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
     let thread = std::thread::Builder::new().name(THREAD.into()).spawn(move || teller.run(&shared, &tell));

@@ -126,6 +126,70 @@ fn a_callback_that_hangs_is_named_and_holds_up_no_rule() {
     assert_eq!(told.words(), ["letter"]);
 }
 
+/// A rule that was told ends, begins again and ends once more while a callback hangs: afterwards its end is told, once. If it has not
+/// ended once more, nothing is: what was told last is still true, and no restart tells it a second time.
+#[test]
+fn what_ends_and_begins_behind_a_hanging_callback_is_told_as_it_is() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for ends in [true, false] {
+        let (mut ground, told, hangs) = (Ground::new(), Told::default(), std::sync::Arc::new(AtomicBool::new(false)));
+        let open = |ground: &Ground| {
+            let (told, signs, hangs) = (told.clone(), ground.signs.clone(), hangs.clone());
+            let rules = AlertRules::new().failures(None).retry_ratio(None);
+            let builder = ground.builder().on(|_, _: Lost| Err(Fail::permanent("no"))).alert_rules(rules);
+            builder
+                .on_alert(move |alert| {
+                    if hangs.load(Ordering::SeqCst) {
+                        signs.wait("hung");
+                    }
+                    told.hear(alert);
+                })
+                .start()
+                .unwrap()
+        };
+        let jobs = open(&ground);
+        let lost = |key: &str| jobs.enqueue(&Lost::new(key, 1)).unwrap().id();
+        let answer = |id| {
+            let letter = jobs.dead_letter(id).unwrap();
+            jobs.decide(&letter, Decision::discard().by("ann", "not needed")).unwrap();
+            ground.settle(&jobs);
+        };
+        let a = lost("a");
+        ground.settle(&jobs);
+        ground.pass(&jobs, 30 * MINUTE);
+        run_until_told(&jobs).unwrap();
+        assert_eq!(told.words(), ["letter", "fired dead-letters"]);
+        hangs.store(true, Ordering::SeqCst);
+        let b = lost("b");
+        ground.signs.until("hung", 1);
+        answer(a);
+        answer(b);
+        assert_eq!(standing(&jobs).0, []);
+        let c = lost("c");
+        ground.settle(&jobs);
+        ground.pass(&jobs, 30 * MINUTE);
+        assert_eq!(standing(&jobs).0, [AlertRule::DeadLetters]);
+        let mut words = vec!["letter", "fired dead-letters", "letter"];
+        if ends {
+            answer(c);
+            words.push("over dead-letters");
+        } else {
+            words.push("letter");
+        }
+        hangs.store(false, Ordering::SeqCst);
+        ground.signs.open("hung");
+        run_until_told(&jobs).unwrap();
+        assert_eq!(told.words(), words);
+        ground.kill(jobs);
+        let jobs = open(&ground);
+        ground.settle(&jobs);
+        run_until_told(&jobs).unwrap();
+        assert_eq!(told.words(), words, "nothing is told a second time");
+        assert_eq!(standing(&jobs).1, 0);
+        close(jobs);
+    }
+}
+
 /// Thousands of jobs die while a callback hangs: what waits in memory is bounded, the file has the rest, and each is told exactly once
 /// when the callback is free; those that were answered meanwhile are not told at all.
 #[test]

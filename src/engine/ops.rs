@@ -129,11 +129,16 @@ impl MaintainOp {
     }
     fn prune(&self, tx: &mut Write<'_>, id: JobId) -> Result<(), StoreError> {
         let shared = &self.core.shared;
-        let (Some(job), Some(row)) = (tx.record(id)?, tx.job(id)?) else { return tx.prune(id) };
+        let Some(job) = tx.record(id)? else { return tx.prune(id) };
+        let Some(row) = tx.job(id)? else {
+            // Nobody knows any more whose it was: its intent must not become new.
+            return Err(StoreError::Corrupt { what: format!("the row of job {id} is missing") });
+        };
         let JobState::Ended { how, at } = job.state else { return Ok(()) };
         if job.effects > 0 && tx.effects(id)?.iter().any(|e| e.state.is_unresolved()) {
             return Ok(());
         }
+        tx.open_strip(id)?;
         // How long a kind wants to be remembered is known to the app that registers it. One that does not must not make a charge
         // new again: it forgets the rows, never the intent.
         let registered = shared.registry.kind(&shared.kind_name(job.kind));

@@ -191,6 +191,9 @@ impl Op for EnqueueOp {
     fn bytes(&self) -> usize {
         self.specs.iter().map(|s| s.row.payload.len()).sum()
     }
+    fn may_be_told_later(&self) -> bool {
+        true
+    }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         match (result, self.refused) {
             (Ok(()), None) => {

@@ -373,6 +373,10 @@ impl Op for EndOp {
         }
         Ok(())
     }
+    fn may_be_told_later(&self) -> bool {
+        // Nothing of the attempt runs any more.
+        true
+    }
     fn settle(mut self: Box<Self>, result: Result<(), StoreError>) {
         // Its own change comes first.
         let own = self.done.first_mut().filter(|_| result.is_ok());

@@ -29,6 +29,10 @@ pub trait Op: Send {
     fn bytes(&self) -> usize {
         0
     }
+    /// Whether a round may run before this one is told how it ended: only if no request looks at what telling it changes.
+    fn may_be_told_later(&self) -> bool {
+        false
+    }
     /// After the commit of its final run (Ok), or when it failed or can never be known (Err).
     fn settle(self: Box<Self>, result: Result<(), StoreError>);
     /// The store has been healing for 30 s: the caller is told "unknown"; the request stays queued, still runs and settles.

@@ -131,6 +131,7 @@ impl<'t> Write<'t> {
     /// The same for a caller that enqueues the undo job, if one is ordered, in this transaction.
     pub fn put_with_order(&mut self, change: &Change) -> Result<(), StoreError> {
         self.check(change)?;
+        self.open_strip(change.record().id)?;
         self.touch();
         let mut record = change.record().clone();
         let id = record.id;
@@ -202,13 +203,21 @@ impl<'t> Write<'t> {
     }
     fn set_state(&mut self, id: JobId, state: StateRow) -> Result<(), StoreError> {
         self.encode(&state, SLIM)?;
-        self.rows.held.recent.put(state);
         let (base, number) = strip_of(id);
         let Rows { tx, tables, held, .. } = &mut self.rows;
         let pack = held.states.edit(tables.state.read(tx)?, base)?;
         let old = pointer_of(pack.get(number));
         pack.set(number, &self.scratch);
+        held.recent.put(state);
         old.map_or(Ok(()), |p| self.remove_chunks(p))
+    }
+    /// Before the first write about a job: a pack that cannot be read refuses all of it, whatever is at hand of the job.
+    ///
+    /// # Errors
+    /// `Corrupt` if the job's record could not be written back.
+    pub fn open_strip(&mut self, id: JobId) -> Result<(), StoreError> {
+        let Rows { tx, tables, held, .. } = &mut self.rows;
+        held.states.edit(tables.state.read(tx)?, strip_of(id).0).map(|_| ())
     }
     fn remove_job(&mut self, id: JobId) -> Result<(), StoreError> {
         self.touch();
@@ -269,6 +278,7 @@ impl<'t> Write<'t> {
         if !matches!(row.record.state, JobState::Ended { .. }) {
             return Err(StoreError::Bug(format!("job {id} was to be pruned but has not ended")));
         }
+        self.open_strip(id)?;
         self.move_prune_row(id, row.prune, None)?;
         self.remove_job(id)?;
         self.remove_state(id)?;

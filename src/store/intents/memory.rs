@@ -241,8 +241,10 @@ impl Merge {
         let jobs = inputs.iter().filter_map(of).reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
         let jobs = jobs.unwrap_or(0..0);
         let living = Living::of(&jobs);
-        // A run of which a page cannot be read is not merged again before it is gone.
-        let stuck = inputs.iter().any(|run| runs.get(run).is_none_or(|r| r.damaged));
+        // A run of which a page cannot be read is not merged again before it is gone. Nor is it written on: if the damaged page is the
+        // last one, nobody knows how far the merge had come, and what goes on from the page before would hide it.
+        let unsound = |run: &u64| runs.get(run).is_none_or(|r| r.damaged);
+        let stuck = inputs.iter().chain(output.as_ref().map(|o| &o.run)).any(unsound);
         Self { class, inputs, jobs, living, output, owed: 0, stuck }
     }
     /// How many entries its output has at most.
@@ -261,6 +263,18 @@ mod tests {
         let sizes = Sizes { tail: 100, fan: 8, ..Sizes::default() };
         let classes = [0, 99, 100, 799, 800, 6_399, 6_400, 51_200].map(|n| sizes.class(n));
         assert_eq!(classes, [0, 0, 0, 0, 1, 1, 2, 3]);
+    }
+
+    /// A merge is found begun whose output has a damaged page, or one of its inputs: it is not carried on.
+    #[test]
+    fn a_merge_with_a_damaged_run_rests() {
+        let run = |damaged| Run { jobs: 1..9, entries: 8, filter: None, damaged, dead: false };
+        for damaged in 0..4 {
+            let runs: BTreeMap<u64, Run> = (1..4).map(|id| (id, run(id == damaged))).collect();
+            let output = Output { run: 3, last: None, entries: 4 };
+            let merge = Merge::new(0, vec![1, 2], &runs, Some(output));
+            assert_eq!(merge.stuck, damaged != 0, "run {damaged} is damaged");
+        }
     }
 
     /// The hash is part of the format: the same key and intent give the same hash in every version and on every machine.

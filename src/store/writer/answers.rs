@@ -1,7 +1,8 @@
 //! Answers after a commit. While more waits to be written they are given on a thread of their own, so that the next round begins
 //! meanwhile; on a quiet store the writer gives them itself, which saves a caller the detour.
 //!
-//! Keeps the promise that answers come in the order of rounds. Used by the writer; its thread is started with the first burst.
+//! Keeps the promise that answers come in the order of rounds, and that nothing runs before it is told what it rests on: only ends of
+//! attempts and enqueues are told later. Used by the writer; its thread is started with the first burst.
 
 use crate::store::error::StoreError;
 use crate::store::op::{Tell, quietly};
@@ -27,6 +28,10 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// Whether the next round may run before this one is told.
+    fn may_wait(&self) -> bool {
+        self.ops.iter().all(|waiting| waiting.op.as_ref().is_none_or(|op| op.may_be_told_later()))
+    }
     fn tell(self) {
         if let Some(mark) = self.mark {
             mark();
@@ -59,8 +64,14 @@ pub(super) struct Answers {
 impl Answers {
     /// Answers a round, behind those before it. `busy`: the writer has more to do.
     pub(super) fn give(&mut self, shared: &Shared, batch: Batch, busy: bool) {
-        // Whoever was handed over goes first.
         let behind = self.open.load(Ordering::Acquire) > 0;
+        if !batch.may_wait() {
+            // Requests of the next round rest on what these are told, and whoever was handed over goes first.
+            if behind {
+                self.flush();
+            }
+            return batch.tell();
+        }
         let apart = behind || (busy && batch.ops.len() >= MANY);
         if !apart {
             return batch.tell();

@@ -61,12 +61,13 @@ impl LookOp {
         let shared = &self.core.shared;
         let letters = tx.letter_count()?;
         let oldest = match tx.letter_ids(None, 1)?.first() {
-            Some(id) => readable(tx.letter(*id))?.map(|l| l.created),
+            Some(id) => StoreError::readable(tx.letter(*id))?.map(|l| l.created),
             None => None,
         };
         let mut over = Vec::new();
         for job in book.failing_jobs() {
-            let open = readable(tx.record(job))?.is_some_and(|r| !matches!(r.state, JobState::Ended { .. }));
+            let open =
+                StoreError::readable(tx.record(job))?.is_some_and(|r| !matches!(r.state, JobState::Ended { .. }));
             if !open {
                 over.push(job);
             }
@@ -95,7 +96,7 @@ fn line(tx: &Write<'_>, shared: &Shared) -> Result<Vec<First>, StoreError> {
         }
         if let Some((_, ticket, job)) = tx.ready(id, 1)?.first() {
             // A new job's own number is its ticket; one with another ticket was promoted, nobody wrote down when.
-            let since = match readable(tx.job(*job))? {
+            let since = match StoreError::readable(tx.job(*job))? {
                 Some(row) if *ticket == job.number() => Some(row.enqueued),
                 Some(_) | None => None,
             };
@@ -129,21 +130,13 @@ struct Unsent {
     unclear: Vec<String>,
 }
 
-/// A damaged row says nothing; it must not hide the rest.
-fn readable<T>(found: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
-    match found {
-        Err(StoreError::Corrupt { .. }) => Ok(None),
-        other => other,
-    }
-}
-
 impl Op for LookOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         let alarms = &self.alarms;
         // Before the look: what becomes ready after it asks for the next one.
         alarms.watches_line.store(false, Ordering::Release);
         // As the file has it, with what another look of this very round has found.
-        let book = Book::from_row(readable(tx.meta(ALERTS))?.as_deref());
+        let book = Book::from_row(StoreError::readable(tx.meta(ALERTS))?.as_deref());
         let seen = self.seen(tx, &book)?;
         let mut looked = look(&alarms.rules, &book, &seen);
         let said: Vec<Said> =
@@ -155,7 +148,7 @@ impl Op for LookOp {
         for said in &said {
             let name = format!("{}{}", tell::SAID, said.firing.subject());
             // Where nobody is told nobody waits to hear that it is over, unless a process before this one has told that it began.
-            let begun = tell::read(readable(tx.meta(&name))?.as_deref());
+            let begun = tell::read(StoreError::readable(tx.meta(&name))?.as_deref());
             let heard = said.over && alarms.teller.is_none() && !begun.is_some_and(|b| b.heard);
             tell::put(tx, &name, &Said { heard, ..said.clone() })?;
         }

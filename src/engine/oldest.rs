@@ -70,7 +70,7 @@ fn first(v: &View<'_>, topic: &str, key: &str, most: &mut usize) -> Result<Optio
     while let Some((number, delivery)) = v.line(topic, key, after, 1)?.pop() {
         after = number;
         *most = most.saturating_sub(1);
-        let Some(delivery) = readable(delivery.map(Some))? else { continue };
+        let Some(delivery) = StoreError::readable(delivery.map(Some))? else { continue };
         if oldest.is_none_or(|(_, at)| delivery.committed < at) {
             oldest = Some((number, delivery.committed));
         }
@@ -82,15 +82,7 @@ fn first(v: &View<'_>, topic: &str, key: &str, most: &mut usize) -> Result<Optio
 }
 
 fn is_there(v: &View<'_>, topic: &str, key: &str, number: u64) -> Result<bool, StoreError> {
-    Ok(readable(v.delivery(topic, key, number))?.is_some())
-}
-
-/// A damaged row says nothing; it must not hide the rest.
-fn readable<T>(found: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
-    match found {
-        Err(StoreError::Corrupt { .. }) => Ok(None),
-        other => other,
-    }
+    Ok(StoreError::readable(v.delivery(topic, key, number))?.is_some())
 }
 
 #[cfg(test)]

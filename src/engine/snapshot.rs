@@ -26,7 +26,7 @@ pub(crate) fn take(observer: &Observer, shared: &Shared, alarms: Option<&Alarms>
                 gauges.unknown_kinds.insert(name.clone());
             }
             if let Some((_, _, first)) = v.ready(id, 1)?.first()
-                && let Some(row) = readable(v.job(*first))?
+                && let Some(row) = StoreError::readable(v.job(*first))?
             {
                 gauges.oldest(queue, row.enqueued, now.wall);
             }
@@ -74,19 +74,14 @@ fn topics(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
     Ok(())
 }
 
-/// A damaged row says nothing; it must not hide the rest.
-fn readable<T>(found: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
-    match found {
-        Err(StoreError::Corrupt { .. }) => Ok(None),
-        other => other,
-    }
-}
-
 /// Claims as the store has them: also those on their way to a handler, and not those of handlers that were fenced.
 fn running(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
     let kinds = shared.store.read(|v| {
         let claims = v.running()?;
-        claims.into_iter().map(|(id, _)| Ok(readable(v.record(id))?.map(|r| r.kind))).collect::<Result<Vec<_>, _>>()
+        claims
+            .into_iter()
+            .map(|(id, _)| Ok(StoreError::readable(v.record(id))?.map(|r| r.kind)))
+            .collect::<Result<Vec<_>, _>>()
     })?;
     for kind in kinds.into_iter().flatten() {
         gauges.depth(shared.queue_of(&shared.kind_name(kind)), State::Running, 1);
@@ -98,7 +93,7 @@ fn running(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
 fn compensating(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
     let kinds = shared.store.read(|v| {
         let ids = v.compensating()?;
-        ids.into_iter().map(|id| Ok(readable(v.record(id))?.map(|r| r.kind))).collect::<Result<Vec<_>, _>>()
+        ids.into_iter().map(|id| Ok(StoreError::readable(v.record(id))?.map(|r| r.kind))).collect::<Result<Vec<_>, _>>()
     })?;
     for kind in kinds.into_iter().flatten() {
         gauges.depth(shared.queue_of(&shared.kind_name(kind)), State::Compensating, 1);
@@ -114,7 +109,7 @@ fn waiting(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
         let page = shared.store.read(|v| {
             let mut out = Vec::new();
             for (due, id) in v.timers(after, PAGE)? {
-                let found = readable(v.record(id))?;
+                let found = StoreError::readable(v.record(id))?;
                 out.push((due, id, found.map(|r| (r.kind, State::from(&r.state)))));
             }
             Ok(out)
@@ -143,7 +138,7 @@ fn lettered(shared: &Shared, gauges: &mut Gauges) -> Result<(), Error> {
         let page = shared.store.read(|v| {
             let mut out = Vec::new();
             for id in v.letter_ids(after, PAGE)? {
-                let found = readable(v.record(id))?;
+                let found = StoreError::readable(v.record(id))?;
                 out.push((id, found.map(|r| (r.kind, State::from(&r.state)))));
             }
             Ok(out)

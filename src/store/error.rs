@@ -145,6 +145,13 @@ impl StoreError {
             | Self::Bug(_) => false,
         }
     }
+    /// What was found, where a damaged row says nothing and must not hide the rest.
+    pub fn readable<T>(found: Result<Option<T>, Self>) -> Result<Option<T>, Self> {
+        match found {
+            Err(Self::Corrupt { .. }) => Ok(None),
+            other => other,
+        }
+    }
     pub(super) fn damaged(why: impl Into<String>) -> Self {
         Self::Damaged { path: None, why: why.into() }
     }

@@ -14,6 +14,7 @@ pub mod disk;
 mod error;
 mod heal;
 mod intents;
+mod lend;
 mod op;
 mod options;
 mod outbox;

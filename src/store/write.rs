@@ -1,29 +1,24 @@
 //! Writes of the queue's own rows inside a round. Keeps the promise that a record and its index rows move together.
 //! Called by the operations of a round; a [`Change`] comes only from the rules.
 
-use super::app::{AppRun, AppWrite, SLOW, panic_text};
 use super::bits::word_of;
 use super::codec::{self, CHUNK, INLINE, Pointer, Raw, SLIM, StateRow, Stored};
 use super::error::StoreError;
 use super::intents::memory::{Done, Memory};
 use super::intents::work;
-use super::own::{AppTable, Own};
+use super::own::AppTable;
 use super::pack::pointer_of;
 use super::read::{Held, Rows, last_of_strip, strip_of, whole_seconds};
 use super::schema::{Lazy, META_EPOCH, META_LIVE, SETTING, Tables, identity_key};
-use crate::clock::Stopwatch;
 use crate::model::Limits;
-use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId};
-use crate::model::job::{Identity, Intent, JobRecord, JobRow, JobState, NEXT_TICKET};
+use crate::model::job::{Identity, JobRecord, JobRow, JobState, NEXT_TICKET};
 use crate::model::letter::{Act, Entry};
-use crate::model::outbox::{OutboxRow, Remembered};
 use crate::model::time::Wall;
 use crate::rules::{Change, LetterMove};
 use redb::{AccessGuard, Key, ReadableTable, ReadableTableMetadata, WriteTransaction};
 use std::borrow::Borrow;
 use std::ops::Deref;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 type Bytes = &'static [u8];
@@ -586,75 +581,6 @@ impl<'t> Write<'t> {
             chunk.remove((pointer.id, n))?;
         }
         Ok(())
-    }
-}
-
-impl Write<'_> {
-    /// Runs app code. After `Panicked` or `Leaked` what the operation wrote is undone by the writer; nothing else has to be
-    /// done about it. The transaction stays outside the catch: one that is dropped while unwinding would leak pages.
-    pub fn app<R>(&mut self, name: &str, f: &mut dyn FnMut(AppWrite<'_>) -> R) -> AppRun<R> {
-        let watch = Stopwatch::start();
-        let written = self.touches();
-        let txn = self.rows.tx;
-        let ended = catch_unwind(AssertUnwindSafe(|| f(AppWrite { txn, own: self })));
-        let wrote = self.touches() != written;
-        if watch.elapsed() > SLOW {
-            self.slow.push((name.to_owned(), watch.elapsed()));
-        }
-        let value = match ended {
-            Ok(value) => value,
-            Err(panic) => {
-                self.spoiled = true;
-                self.app_tables.clear();
-                return AppRun::Panicked(panic_text(panic));
-            }
-        };
-        // While the value lives: it may be what keeps the table open.
-        let tx = self.rows.tx;
-        match self.app_tables.drain(..).find(|t| (t.is_open)(tx, &t.name)) {
-            None => AppRun::Done { value, wrote },
-            Some(table) => {
-                self.spoiled = true;
-                AppRun::Leaked(table.name)
-            }
-        }
-    }
-}
-
-impl Own for Write<'_> {
-    fn kind(&mut self, name: &str) -> Result<Option<KindId>, StoreError> {
-        (**self).kind(name)
-    }
-    fn add_kind(&mut self, name: &str) -> Result<KindId, StoreError> {
-        Write::add_kind(self, name)
-    }
-    fn intent(&mut self, kind: KindId, key: &str) -> Result<Option<Intent>, StoreError> {
-        (**self).intent(kind, key)
-    }
-    fn record(&mut self, id: JobId) -> Result<Option<JobRecord>, StoreError> {
-        (**self).record(id)
-    }
-    fn effects(&mut self, id: JobId) -> Result<Vec<EffectRecord>, StoreError> {
-        (**self).effects(id)
-    }
-    fn next_id(&mut self) -> JobId {
-        Write::next_id(self)
-    }
-    fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError> {
-        Write::insert(self, row, change)
-    }
-    fn forget(&mut self, kind: KindId, key: &str, memory: &Identity) -> Result<(), StoreError> {
-        Write::forget(self, kind, key, memory)
-    }
-    fn app_table(&mut self, table: AppTable) {
-        self.touch();
-        self.app_tables.push(table);
-    }
-    fn remembered(&mut self, topic: &str, id: &str) -> Result<Option<Remembered>, StoreError> {
-        (**self).remembered(topic, id)
-    }
-    fn add_message(&mut self, row: &OutboxRow, digest: [u8; 16]) -> Result<u64, StoreError> {
-        Write::add_message(self, row, digest)
     }
 }
 

@@ -2,5 +2,6 @@
 
 mod alerts;
 mod cards;
+mod pairs;
 mod people;
 mod told;

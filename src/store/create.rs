@@ -135,9 +135,11 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
 
 /// The index of intents as the file has it, and what of it could not be read.
 pub(super) fn memory(db: &Database, meta: &Meta, options: &StoreOptions) -> Result<(Memory, Vec<String>), StoreError> {
-    let tx = db.begin_read()?;
-    let empty = Memory::new(meta.hash, options.intents);
-    load(&Rows::new(&tx, &empty), meta.hash, options.intents)
+    guarded(|| {
+        let tx = db.begin_read()?;
+        let empty = Memory::new(meta.hash, options.intents);
+        load(&Rows::new(&tx, &empty), meta.hash, options.intents)
+    })
 }
 
 /// Opens the file again while its process lives: the same epoch, nothing recovered, nothing counted.

@@ -34,7 +34,7 @@ use crate::handler::trust::{Marks, Trust};
 use crate::jobs::{Jobs, Tasks};
 use crate::model::id::{IdempotencyKey, JobId, KindId};
 use crate::model::outbox::Topic;
-use crate::observe::watch::Book;
+use crate::observe::book::Book;
 use crate::observe::{AlertRules, Observer, SafetyCards, Sink, events};
 use crate::store::{Commits, Lane, Place, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};

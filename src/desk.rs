@@ -276,17 +276,7 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
         let verdict = rebuilt(shared, verdict, &effects);
         let running = |effect: &EffectId| running(shared, id, &verdict, effect);
         let (rules, shown) = (shared.rules_of(row.kind), record.revision);
-        let came = match &verdict {
-            Verdict::ReplayFrom { step } => {
-                review::replay_from(&record, &letter, &effects, &memos, step, &nobody, shown, &running, rules)
-            }
-            Verdict::Happened { .. }
-            | Verdict::DidNotHappen { .. }
-            | Verdict::TryAgain
-            | Verdict::HandledOutside
-            | Verdict::Undo
-            | Verdict::Discard => letter::decide(&record, &letter, &effects, &verdict, &nobody, shown, &running, rules),
-        };
+        let came = review::say(&record, &letter, &effects, &memos, &verdict, &nobody, shown, &running, rules);
         came.map_err(|refusal| or_asked(shared, id, refusal))
     };
     let can_ask = |e: &&EffectRecord| shared.registry.effect(&e.id.name).is_some_and(|entry| entry.prober.is_some());
@@ -302,7 +292,10 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
             two,
             proposed: letter.proposed.as_deref(),
             follows: &follows,
-            asked: &|effect| shared.calls.asked(id, effect),
+            busy: &|effect| {
+                let called = shared.calls.running(id, effect).then(|| Refusal::CallRunning(effect.clone()));
+                called.or_else(|| shared.calls.asked(id, effect).then(|| Refusal::CheckRunning(effect.clone())))
+            },
         },
     );
     let restored = history.iter().rev().find_map(|entry| {

@@ -35,7 +35,9 @@ pub enum Error {
     )]
     Unknown,
     /// No such job.
-    #[error("there is no job {0}: it was never enqueued, or its rows were pruned after their retention")]
+    #[error(
+        "there is no job {0}: it was never enqueued, or its rows were pruned after their retention. Look whether the id is of this file; what people did about it is in Jobs::decisions"
+    )]
     NotFound(JobId),
     /// The job has no dead letter.
     #[error("job {0} has no dead letter (see Jobs::state): nobody is asked about it, or it was never enqueued")]
@@ -56,6 +58,14 @@ pub enum Error {
         /// Of which kind.
         kind: String,
     },
+    /// One of a list cannot be enqueued, and so none was.
+    #[error("job {index} of the list (the first is 0) cannot be enqueued, and none of them was: {error}")]
+    Item {
+        /// Which one, the first is 0.
+        index: usize,
+        /// What is wrong with it.
+        error: Box<Error>,
+    },
     /// A name must not be empty.
     #[error("{what} is empty: give it a name that stays the same")]
     NoName {
@@ -64,7 +74,7 @@ pub enum Error {
     },
     /// The topic knows no message with this id.
     #[error(
-        "there is no message {id:?} in the topic {topic:?}: it was never committed, or its memory ended after its retention"
+        "there is no message {id:?} in the topic {topic:?}: it was never committed, or its memory ended after its retention. Look at the spelling of both, and whether the commit that wrote it succeeded"
     )]
     NoMessage {
         /// The topic.
@@ -100,6 +110,17 @@ pub enum Error {
     /// The time given to a wait is over; the job goes on.
     #[error("the wait is over, and job {0} has not ended: it goes on; wait again, or look at Jobs::state")]
     WaitOver(JobId),
+    /// The time given to a wait is over, and the job cannot begin: it is held by a pause.
+    #[error(
+        "the wait is over, and job {job} cannot begin, because it is paused ({}): see Jobs::pauses, resume it (Jobs::resume), then wait again",
+        Shown(.why)
+    )]
+    Paused {
+        /// The job that was waited for.
+        job: JobId,
+        /// Why it was paused, as was said then.
+        why: String,
+    },
     /// What the job did is being undone, and that waits for a person: it ends only when this other job's letter is decided.
     #[error(
         "what job {job} did is being undone, and the job {letter} that undoes a part of it waits for a person: decide its dead letter \

@@ -135,7 +135,13 @@ impl Jobs {
 
     fn submit_enqueue<J: Job>(&self, jobs: &[J], start: Start) -> Result<Reply<Result<Vec<Enqueued>, Error>>, Error> {
         let shared = self.may_start_work()?;
-        let specs = jobs.iter().map(|j| Spec::of(j, start, shared)).collect::<Result<Vec<_>, _>>()?;
+        let spec = |(index, job): (usize, &J)| {
+            Spec::of(job, start, shared).map_err(|error| match jobs.len() {
+                1 => error,
+                _ => Error::Item { index, error: Box::new(error) },
+            })
+        };
+        let specs = jobs.iter().enumerate().map(spec).collect::<Result<Vec<_>, _>>()?;
         let (tell, reply) = answer();
         if specs.is_empty() {
             tell.send(Ok(Vec::new()));
@@ -246,7 +252,7 @@ impl Jobs {
     /// is for the undo jobs, too.
     ///
     /// # Errors
-    /// [`Error::WaitOver`] after `at_most`; the job goes on. [`Error::UndoNeedsPerson`] if it is being undone and an undo job waits for
+    /// [`Error::WaitOver`] after `at_most`; the job goes on. [`Error::Paused`] instead if a pause holds it. [`Error::UndoNeedsPerson`] if it is being undone and an undo job waits for
     /// a person. [`Error::NotFound`] as for [`state`](Self::state); [`Error::ShutDown`] when the queue is shut down first,
     /// [`Error::Store`] when its storage gives up.
     pub fn wait(&self, id: JobId, at_most: Duration) -> Result<State, Error> {
@@ -262,9 +268,18 @@ impl Jobs {
                 // Something moved that it depends on.
                 Waited::Told(None) => {}
                 Waited::Gone => return Err(self.gone(id)),
-                Waited::Over => return Err(Error::WaitOver(id)),
+                Waited::Over => return Err(self.wait_over(id)),
             }
         }
+    }
+    /// What a wait says that is over: what holds the job up, where that is known.
+    fn wait_over(&self, id: JobId) -> Error {
+        let kind = match self.state(id) {
+            Ok(State::Paused) => self.shared().store.read(|v| v.record(id)).ok().flatten().map(|r| r.kind),
+            Ok(_) | Err(_) => None,
+        };
+        let why = kind.and_then(|kind| self.shared().why_paused(&self.shared().kind_name(kind)));
+        why.map_or(Error::WaitOver(id), |why| Error::Paused { job: id, why })
     }
     /// [`wait`](Self::wait), awaited; bound it with your runtime's timeout.
     ///
@@ -432,7 +447,8 @@ impl Jobs {
         Ok(reply)
     }
     /// Waits until nothing is ready or running (paused and unknown kinds, delayed jobs and letters aside), and no message of the
-    /// outbox is due that this process has a publisher for.
+    /// outbox is due that this process has a publisher for. `Ok` is not "everything is done": [`pauses`](Self::pauses) says what is
+    /// held, [`snapshot`](Self::snapshot) counts the rest.
     ///
     /// # Errors
     /// [`Error::NotIdle`] after `at_most`; work goes on.
@@ -451,7 +467,8 @@ impl Jobs {
     }
     /// Stops: claims nothing more, tells running handlers (`cx.cancelled()`), waits `at_most` for them, gives the rest back and
     /// closes the file. Interrupted is not failed: those jobs run again at the next open. Every clone of this handle is closed; a
-    /// handler that still runs after `at_most` keeps its thread until it returns, and what it changes is refused.
+    /// handler that still runs after `at_most` keeps its thread until it returns, and what it changes is refused. Alerts that nobody
+    /// was told of yet have what is left of `at_most`, but at least one second and at most five; the next process tells the others.
     ///
     /// # Errors
     /// A store that cannot write or close; the claims are then given back at the next open. [`Error::ShutDown`] if another clone
@@ -490,9 +507,10 @@ impl Inner {
         }
         // Whoever was about to begin a handler has begun it, and is stopped like the others; nobody begins one from here on.
         drop(shared.pauses.write());
+        let watch = Stopwatch::start();
         let report = idle::stop(&self.core, at_most);
         if let Some(teller) = self.core.alarms.as_ref().and_then(|a| a.teller.as_ref()) {
-            teller.stop();
+            teller.stop(at_most.saturating_sub(watch.elapsed()));
         }
         self.timer.stop();
         shared.phase.store(Phase::Closed as u8, Ordering::Release);

@@ -8,7 +8,6 @@ use crate::jobs::Jobs;
 use crate::model::letter::{Signed, Why};
 use crate::model::outbox::{Act, Delivery, Ending, Message, Standing};
 use crate::model::time::Wall;
-use crate::rules::Refusal;
 use crate::store::{Lane, StoreError, View};
 use std::time::{Duration, SystemTime};
 
@@ -159,7 +158,7 @@ impl Outbox<'_> {
     pub fn find(&self, topic: &str, id: &str) -> Result<Option<OutboxMessage>, Error> {
         let mut found = self.read(|v| {
             let Some(memory) = v.remembered(topic, id)? else { return Ok(None) };
-            let delivery = readable(v.delivery(topic, &memory.key, memory.number))?;
+            let delivery = StoreError::readable(v.delivery(topic, &memory.key, memory.number))?;
             let mut found = by_number(v, topic, &memory.key, memory.number, delivery)?;
             found.id = id.to_owned();
             found.ended = memory.ended.map(|e| (e.how, e.at.to_system()));
@@ -291,12 +290,6 @@ impl Outbox<'_> {
         Ok(shared.store.read(f)?)
     }
     fn signed(&self, who: &str, why: &str, wish: fn(String, String) -> Wish) -> Result<Wish, Error> {
-        for (what, text) in [("who decides", who), ("why", why)] {
-            if text.trim().is_empty() {
-                let text = format!("it does not say {what}: give this call a name and a reason that are not empty");
-                return Err(Refusal::NotAChoice(text).into());
-            }
-        }
         let Signed { who, why, .. } = sign(self.0.shared(), who.to_owned(), why.to_owned())?;
         Ok(wish(who, why))
     }
@@ -323,7 +316,7 @@ fn head(v: &View<'_>, topic: &str, key: &str) -> Result<Option<(u64, Delivery)>,
         for (number, delivery) in page {
             after = number;
             // A damaged one is found by the relay, which says so in its place.
-            if let Some(delivery) = readable(delivery.map(Some))?.filter(|d| !d.aside) {
+            if let Some(delivery) = StoreError::readable(delivery.map(Some))?.filter(|d| !d.aside) {
                 return Ok(Some((number, delivery)));
             }
         }
@@ -340,9 +333,9 @@ fn by_number(
     number: u64,
     delivery: Option<Delivery>,
 ) -> Result<OutboxMessage, StoreError> {
-    let row = readable(v.message(topic, number))?;
+    let row = StoreError::readable(v.message(topic, number))?;
     let memory = match &row {
-        Some(row) => readable(v.remembered(topic, &row.message.id))?,
+        Some(row) => StoreError::readable(v.remembered(topic, &row.message.id))?,
         None => None,
     };
     let (mut next_try, mut stuck, mut blocks) = (None, None, false);
@@ -367,12 +360,4 @@ fn by_number(
         acts: memory.map(|m| m.acts).unwrap_or_default(),
         message: row.map(|r| r.message),
     })
-}
-
-/// A damaged row says nothing; it must not hide the rest.
-fn readable<T>(found: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
-    match found {
-        Err(StoreError::Corrupt { .. }) => Ok(None),
-        other => other,
-    }
 }

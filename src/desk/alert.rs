@@ -9,6 +9,7 @@ use crate::handler::effect::panic_text;
 use crate::handler::reply::answer;
 use crate::handler::shared::Shared;
 use crate::jobs::Jobs;
+use crate::model::id::JobId;
 use crate::model::shown::Shown;
 use crate::observe::alerts::{Firing, Said};
 use crate::observe::events;
@@ -112,9 +113,9 @@ pub(crate) fn teller(
 ) -> impl Fn(Word, bool) -> Told + Send + 'static {
     move |word, again| {
         let event = match word {
-            Word::Letter(job) => match read_letter(&shared, job) {
+            Word::Letter(job, revision) => match letter_of(&shared, job, revision) {
                 Ok(Some(letter)) => AlertEvent::Letter(Box::new(letter)),
-                // Answered before anybody could be told.
+                // Answered before anybody could be told; what was asked next has a turn of its own.
                 Ok(None) => return Told::Heard,
                 Err(Error::Store(StoreError::Closed | StoreError::Stopped(_))) => return Told::Not,
                 Err(Error::Store(e)) if e.is_storage() => return Told::Later,
@@ -138,6 +139,14 @@ pub(crate) fn teller(
         }
         Told::Heard
     }
+}
+
+/// The letter that this revision brought, as it stands now; `None` if it was answered.
+fn letter_of(shared: &Shared, job: JobId, revision: u32) -> Result<Option<DeadLetter>, Error> {
+    let letter = read_letter(shared, job)?;
+    // After the letter: one that came later than what is owed here has noted so by now.
+    let owed = shared.store.read(|v| v.untold_revision(job))?;
+    Ok(letter.filter(|_| owed.is_none_or(|owed| owed == revision)))
 }
 
 impl Jobs {

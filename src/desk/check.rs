@@ -66,7 +66,7 @@ impl Jobs {
         let shared = self.shared();
         shared.may_call()?;
         if who.trim().is_empty() {
-            return Err(Refusal::NotAChoice("the name of the person who asks is missing".into()).into());
+            return Err(Refusal::NotAChoice("the name of the person who asks is missing: say who does".into()).into());
         }
         super::in_one_line("name of the person who asks", who)?;
         super::named_person(who)?;
@@ -74,7 +74,9 @@ impl Jobs {
         let asks = shared.calls.ask(letter.job, effect).ok_or_else(|| Refusal::CheckRunning(effect.clone()))?;
         let (record, asking) = self.question(letter, effect)?;
         let entry = shared.registry.effect(&effect.name).and_then(|e| e.prober.clone());
-        let prober = entry.ok_or_else(|| Refusal::NotAChoice(format!("no probe is registered for {effect}")))?;
+        let prober = entry.ok_or_else(|| Refusal::NotAChoice(format!(
+                "no probe is registered for {effect}: look it up at the provider and decide, or register one (Builder::probe)"
+            )))?;
         let kind = shared.store.read(|v| v.record(letter.job))?.map(|job| job.kind);
         let at_most = kind.map_or(shared.plain.attempt_timeout, |kind| shared.rules_of(kind).attempt_timeout);
         let core = &self.0.core;
@@ -87,7 +89,7 @@ impl Jobs {
             asking,
         };
         // Whoever asks next waits until this is written down; a probe that outlives the wait keeps that for itself.
-        let (probed, _asks) = ask(core, prober, record, of.clone(), asks, at_most)?;
+        let (probed, asks) = ask(core, prober, record, of.clone(), asks, at_most)?;
         let text = review::in_words(&probed, asking.settled);
         let answer = match &probed {
             Probed::Found { reference, .. } => CheckAnswer::Happened(reference.clone()),
@@ -96,6 +98,8 @@ impl Jobs {
             Probed::CannotTell(text) => CheckAnswer::CannotTell(text.clone()),
         };
         let at = write_down(core, of, probed, false)?.wait().unwrap_or(Err(Error::ShutDown))?;
+        // Before the letter is read: it says whether the provider is being asked.
+        drop(asks);
         Ok(Checked { answer, text, at: at.to_system(), letter: read_letter(shared, letter.job)? })
     }
     /// [`check_again`](Self::check_again), awaited: on a thread beside your runtime's.
@@ -129,7 +133,10 @@ impl Jobs {
                 let asking = review::ask_again(&r, shared.rules_of(job.kind), facts)?;
                 Ok((r, asking))
             }
-            Some(_) | None => Err(Refusal::NotAChoice(format!("nothing is in doubt about {effect}")).into()),
+            Some(_) | None => Err(Refusal::NotAChoice(format!(
+                "nothing is in doubt about {effect}: look at the letter anew, and take one of its choices"
+            ))
+            .into()),
         }
     }
 }

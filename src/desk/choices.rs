@@ -73,8 +73,8 @@ pub(super) struct Scene<'a> {
     pub(super) proposed: Option<&'a (Verdict, Signed)>,
     /// What a verdict would come to.
     pub(super) follows: &'a dyn Fn(&Verdict) -> Result<Change, Refusal>,
-    /// Whether the provider is being asked about an effect right now.
-    pub(super) asked: &'a dyn Fn(&EffectId) -> bool,
+    /// What keeps the provider from being asked about an effect right now: a call of it, or another question.
+    pub(super) busy: &'a dyn Fn(&EffectId) -> Option<Refusal>,
 }
 
 /// So many steps are named where a choice forgets them.
@@ -157,10 +157,9 @@ impl Scene<'_> {
     }
     /// Having the provider asked again.
     fn check(&self, effect: &EffectId) -> Choice {
-        let now = if (self.asked)(effect) {
-            format!("not now: {}", Refusal::CheckRunning(effect.clone()))
-        } else {
-            "the provider is asked, and its answer is written into the history with your name".to_owned()
+        let now = match (self.busy)(effect) {
+            Some(why) => not_now(&why),
+            None => "the provider is asked, and its answer is written into the history with your name".to_owned(),
         };
         let mut will = vec![now, "if it says that it happened, that counts at once".to_owned()];
         will.extend(self.proposed.map(|(_, by)| {
@@ -177,12 +176,9 @@ impl Scene<'_> {
             leads: Leads::Checks(effect.clone()),
         }
     }
-    /// Running again from each remembered step, where running again is a choice at all.
-    fn replays(&self, valid: &[Valid]) -> Vec<Verdict> {
-        if !valid.contains(&Valid::TryAgain) || self.effects.iter().any(|e| e.state.is_unresolved()) {
-            return Vec::new();
-        }
-        self.memos.iter().map(|memo| Verdict::ReplayFrom { step: memo.name.clone() }).collect()
+    fn replays(&self, valid: &[Valid]) -> impl Iterator<Item = Verdict> {
+        let from = review::replays(valid, self.effects, self.memos).into_iter();
+        from.map(|memo| Verdict::ReplayFrom { step: memo.name.clone() })
     }
     /// A word of one person in words: what it does once it counts.
     fn tell(&self, verdict: &Verdict) -> Choice {
@@ -297,7 +293,7 @@ impl Scene<'_> {
         (will, will_not, None)
     }
     fn did_not(&self, effect: &EffectId, new_key: bool, came: &Result<Change, Refusal>) -> (String, Option<Needs>) {
-        let with_new = "it is asked for again, with a new key, which you have to want (with_new_key)";
+        let with_new = "it is asked for again, with a new key, which you have to want";
         if new_key {
             return (self.leads_to(came, "it is asked for again, with a new key"), None);
         }
@@ -394,7 +390,7 @@ pub(super) fn lost(says: String, reference: Option<&str>) -> String {
     match reference {
         None => format!("This happened, but the answer is lost: {says}. What is its reference?"),
         Some(r) => format!(
-            "This happened (reference {r}), but its result cannot be rebuilt from that: {says}. Has the app learnt to (Effect::from_reference)? If not, it can only be ended as taken care of"
+            "This happened (reference {r}), but its result cannot be rebuilt from that: {says}. If the app cannot learn to, it can only be ended as taken care of"
         ),
     }
 }
@@ -458,7 +454,7 @@ mod tests {
                     two: false,
                     proposed: None,
                     follows: &follows,
-                    asked: &|_| running,
+                    busy: &|effect| running.then(|| Refusal::CheckRunning(effect.clone())),
                 };
                 let alone = offered(&valid, &checkable, &scene);
                 let bare: Vec<Verdict> = alone

@@ -15,7 +15,6 @@ use crate::jobs::Jobs;
 use crate::model::id::{EffectId, JobId};
 use crate::model::letter::{Signed, Verdict};
 use crate::rules::Refusal;
-use crate::rules::letter;
 use crate::rules::review::{self, Second};
 use crate::store::{Lane, Op, StoreError, Write};
 use std::sync::Arc;
@@ -186,6 +185,14 @@ impl Jobs {
         }
         if let Wants::Says(Verdict::Happened { reference: Some(reference), .. }) = &decision.wants {
             in_one_line("reference", reference)?;
+            if reference.trim().is_empty() {
+                let why = "the reference is empty: give the provider's id of the operation, or leave the reference out";
+                return Err(Refusal::NotAChoice(why.to_owned()).into());
+            }
+            let limit = shared.limits.key;
+            if reference.len() > limit {
+                return Err(Error::TooBig { what: "reference", len: reference.len(), limit });
+            }
         }
         let signed = sign(shared, decision.who, decision.why)?;
         let (tell, reply) = answer();
@@ -249,21 +256,9 @@ impl DecideOp {
         let verdict = rebuilt(shared, &verdict, &effects);
         let running = |id: &EffectId| running(shared, self.job, &verdict, id);
         let rules = shared.rules_of(job.kind);
-        let decided = match &verdict {
-            Verdict::ReplayFrom { step } => {
-                let memos = tx.memos(self.job)?;
-                let signed = &self.signed;
-                review::replay_from(&job, &letter, &effects, &memos, step, signed, self.shown, &running, rules)
-            }
-            Verdict::Happened { .. }
-            | Verdict::DidNotHappen { .. }
-            | Verdict::TryAgain
-            | Verdict::HandledOutside
-            | Verdict::Undo
-            | Verdict::Discard => {
-                letter::decide(&job, &letter, &effects, &verdict, &self.signed, self.shown, &running, rules)
-            }
-        };
+        let memos = if matches!(verdict, Verdict::ReplayFrom { .. }) { tx.memos(self.job)? } else { Vec::new() };
+        let (signed, shown) = (&self.signed, self.shown);
+        let decided = review::say(&job, &letter, &effects, &memos, &verdict, signed, shown, &running, rules);
         let mut change = decided.map_err(|refusal| stale(or_asked(shared, self.job, refusal)))?;
         let mut came = Decided::Done;
         if two && let Second::Waits(first) = review::second(&job, &letter, &verdict, &self.signed)? {

@@ -256,11 +256,11 @@ impl ReplayOp {
     fn release(&self, tx: &mut Write<'_>, id: JobId, shown: u32) -> Result<Result<Changed, Refusal>, StoreError> {
         let shared = &self.core.shared;
         let (Some(job), Some(letter)) = (tx.record(id)?, tx.letter(id)?) else {
-            let gone = "its letter was answered since it was counted";
+            let gone = "its letter was answered since it was counted: there is nothing left to do about it";
             return Ok(Err(Refusal::NotAChoice(gone.into())));
         };
         if needs_two(shared, tx, id)? {
-            let text = "two people have to decide about it: it is not replayed with others";
+            let text = "two people have to decide about it: show its own letter to both";
             return Ok(Err(Refusal::NotAChoice(text.into())));
         }
         let effects = tx.effects(id)?;

@@ -86,7 +86,6 @@ impl Acted {
             | Entry::Asked { .. } => return None,
         };
         let Act { job, kind, key, entry } = act;
-        let job = (!matches!(entry, Entry::Message { .. })).then_some(job);
         Some(Self { number, job, kind, key, who, why, at: at.to_system(), entry })
     }
 }
@@ -170,7 +169,18 @@ impl Jobs {
         let shared = self.shared();
         shared.may_call()?;
         let acts = shared.store.read(|v| v.acts(after, at_most))?;
-        Ok(acts.into_iter().filter_map(|(number, act)| Acted::of(number, act)).collect())
+        let mut out = Vec::new();
+        for (number, act) in acts {
+            match act {
+                Ok(act) => out.extend(Acted::of(number, act)),
+                // One damaged row hides none of the others.
+                Err(StoreError::Corrupt { what }) => {
+                    shared.report.warn(&format!("a line is left out of the list of decisions: {what}"));
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(out)
     }
 }
 
@@ -198,7 +208,10 @@ impl RestoreOp {
         let row = tx.job(self.job)?.ok_or(Error::NotFound(self.job))?;
         // Its intent has a newer job: two of them would do the same.
         if tx.intent(row.kind, row.key.as_str())?.is_none_or(|i| i.id() != self.job) {
-            return Err(Refusal::NotAChoice("its intent was run again meanwhile, as another job".into()).into());
+            return Err(Refusal::NotAChoice(
+                "its intent was run again meanwhile, as another job: look what became of that one (Jobs::find)".into(),
+            )
+            .into());
         }
         // The job that it would have undone asks a person since then.
         if row.undoes.is_some() {

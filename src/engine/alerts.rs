@@ -9,7 +9,7 @@ use crate::handler::shared::Changed;
 use crate::model::attempt::Outcome;
 use crate::model::fact::Fact;
 use crate::model::id::JobId;
-use crate::model::job::{JobState, State};
+use crate::model::job::State;
 use crate::model::outbox::{News, TopicNews};
 use crate::model::time::Mono;
 use crate::observe::alerts::AlertRules;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// While a line was told to be stuck and moves, it is looked at this often.
-const MOVING: Duration = Duration::from_secs(60);
+/// While a line was told to be stuck and moves, it is looked at this often; so is a topic whose oldest message goes out.
+pub(super) const MOVING: Duration = Duration::from_secs(60);
 
 /// What is watched, and who is told.
 pub(crate) struct Alarms {
@@ -72,10 +72,9 @@ impl Alarms {
     pub(crate) fn heard(&self, changes: &[Changed], now: Mono) {
         let mut at_once = false;
         for c in changes {
-            let was_asked = matches!(c.change.before(), Some(JobState::NeedsDecision | JobState::Dead));
             for fact in c.change.facts() {
                 match fact {
-                    Fact::Letter { job, .. } if !was_asked => {
+                    Fact::Letter { job, .. } if c.change.brings_letter() => {
                         if let Some(teller) = &self.teller {
                             teller.letter(*job, c.change.record().revision);
                         }

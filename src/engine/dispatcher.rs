@@ -145,10 +145,7 @@ impl Dispatcher {
     /// wait until nothing else runs.
     fn next_suspect(&mut self, tx: &Write<'_>) -> Result<Option<(JobId, usize)>, StoreError> {
         for id in self.suspects.clone() {
-            let record = match tx.record(id) {
-                Err(StoreError::Corrupt { .. }) => None,
-                other => other?,
-            };
+            let record = StoreError::readable(tx.record(id))?;
             let Some(record) = record.filter(|r| r.suspect && !self.unreadable.contains(&id)) else {
                 self.suspects.remove(&id);
                 continue;

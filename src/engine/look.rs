@@ -1,16 +1,18 @@
 //! One look at the alert rules, inside a round of the writer: what is kept and what is told rest on the same commit.
 
-use super::alerts::Alarms;
+use super::alerts::{Alarms, MOVING};
 use super::core::Core;
 use super::oldest::{Oldest, SLICE, Sweep, oldest};
+use super::ops::REWOUND;
 use super::tell::{self, ALERTS};
 use crate::handler::shared::Shared;
 use crate::model::id::JobId;
 use crate::model::job::JobState;
 use crate::model::time::Wall;
 use crate::observe::alerts::Said;
+use crate::observe::book::Book;
 use crate::observe::events;
-use crate::observe::watch::{Book, Failing, First, Seen, look};
+use crate::observe::watch::{Failing, First, Seen, look};
 use crate::store::{Lane, Op, StoreError, View, Write};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -77,12 +79,17 @@ impl LookOp {
             letters,
             oldest_letter: oldest,
             ready: if self.alarms.rules.oldest_job.is_some() { line(tx, shared)? } else { Vec::new() },
+            unserved: {
+                let names = self.unsent.known.iter().map(|(topic, _)| topic);
+                names.filter(|topic| self.core.relays.policy(topic).is_none()).cloned().collect()
+            },
             unsent: self.unsent.known.clone(),
             unclear: self.unsent.unclear.clone(),
             failing: self.failing.clone(),
             over,
             attempts: self.ended.0,
             retries: self.ended.1,
+            older: StoreError::readable(tx.meta(REWOUND))?.is_some(),
         })
     }
 }
@@ -116,7 +123,11 @@ fn unsent(v: &View<'_>, shared: &Shared, sweeps: &mut Sweeps) -> Result<Unsent, 
         match oldest(v, &topic, sweeps.entry(topic.clone()).or_default(), &mut most)? {
             Oldest::Known(Some(at)) => out.known.push((topic, at)),
             Oldest::Known(None) => {}
-            Oldest::Unclear => out.unclear.push(topic),
+            Oldest::Unclear => {
+                out.unclear.push(topic);
+                out.goes_on = true;
+            }
+            Oldest::Moves => out.unclear.push(topic),
         }
     }
     Ok(out)
@@ -127,7 +138,10 @@ type Sweeps = HashMap<String, Sweep>;
 #[derive(Default)]
 struct Unsent {
     known: Vec<(String, Wall)>,
+    /// Topics of which that is not known yet.
     unclear: Vec<String>,
+    /// One of them has a next slice.
+    goes_on: bool,
 }
 
 impl Op for LookOp {
@@ -173,8 +187,9 @@ impl Op for LookOp {
         alarms.any_told.store(!told.is_empty(), Ordering::Release);
         *alarms.jobs_told.lock() = told;
         if !self.unsent.unclear.is_empty() {
-            // The next slice.
-            alarms.timer.look_at_alerts(self.core.shared.now().mono);
+            // The next slice at once, what moves in a while: a backlog that drains is not looked at without a pause.
+            let wait = if self.unsent.goes_on { Duration::ZERO } else { MOVING };
+            alarms.timer.look_at_alerts(self.core.shared.now().mono.after(wait));
         }
         if let Some(next) = next {
             let now = self.core.shared.now();

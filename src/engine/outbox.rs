@@ -91,10 +91,7 @@ impl MarkOp {
 
 /// A damaged memory stops no delivery.
 fn remembered(tx: &Write<'_>, topic: &str, id: &str) -> Result<Option<Remembered>, StoreError> {
-    match tx.remembered(topic, id) {
-        Err(StoreError::Corrupt { .. }) => Ok(None),
-        other => other,
-    }
+    StoreError::readable(tx.remembered(topic, id))
 }
 
 impl Op for MarkOp {
@@ -165,24 +162,15 @@ impl SuspectOp {
     }
     fn topic(&self, tx: &mut Write<'_>, topic: &str) -> Result<(Suspects, Vec<News>), StoreError> {
         // What cannot be read is damaged, or was written by another version: its deaths are counted anew.
-        let kept = match tx.meta(&format!("{SUSPECTS}{topic}")) {
-            Err(StoreError::Corrupt { .. }) => None,
-            kept => kept?,
-        };
+        let kept = StoreError::readable(tx.meta(&format!("{SUSPECTS}{topic}")))?;
         let mut suspects: Suspects = kept.and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
         let (mut news, mut changed) = (Vec::new(), false);
         let now = self.core.shared.now().wall;
         let policy = self.core.relays.policy(topic).cloned().unwrap_or_default();
         for (_, number, alone) in self.found.iter().filter(|(tag, ..)| *tag == outbox::tag(topic)) {
-            let row = match tx.message(topic, *number) {
-                Err(StoreError::Corrupt { .. }) => None,
-                other => other?,
-            };
+            let row = StoreError::readable(tx.message(topic, *number))?;
             let Some(Message { id, key, .. }) = row.map(|r| r.message) else { continue };
-            let delivery = match tx.delivery(topic, &key, *number) {
-                Err(StoreError::Corrupt { .. }) => None,
-                other => other?,
-            };
+            let delivery = StoreError::readable(tx.delivery(topic, &key, *number))?;
             // Marked, and only its slot was not empty yet.
             let Some(delivery) = delivery.filter(|d| matches!(d.standing, Standing::Waiting { .. })) else { continue };
             changed = true;
@@ -289,7 +277,10 @@ impl WishOp {
                     Some(Ending::Discarded) => "it was thrown away; the same again needs a new id",
                     None => match &self.which {
                         // Nothing of it is there at all.
-                        Which::Number(..) => return Err(self.no_number()),
+                        Which::Number(key, number) => {
+                            let (topic, key, number) = (topic.to_owned(), key.clone(), *number);
+                            return Err(Error::NoNumber { topic, key, number });
+                        }
                         Which::Id(_) => "it is not on its way; look at Outbox::find",
                     },
                 };
@@ -316,15 +307,8 @@ impl WishOp {
         // Kept with the message for whoever looks at that, and listed for whoever asks what people did.
         let id = id.unwrap_or_default();
         let entry = Entry::Message { topic: topic.to_owned(), number, id, act, signed };
-        tx.list_act(&Acted { job: JobId(0), kind: topic.to_owned(), key, entry })?;
+        tx.list_act(&Acted { job: None, kind: topic.to_owned(), key, entry })?;
         Ok(news)
-    }
-    fn no_number(&self) -> Error {
-        let (key, number) = match &self.which {
-            Which::Number(key, number) => (key.clone(), *number),
-            Which::Id(_) => (String::new(), 0),
-        };
-        Error::NoNumber { topic: self.topic.clone(), key, number }
     }
     fn meant(&self, tx: &Write<'_>) -> Result<Meant, Error> {
         let topic = self.topic.as_str();

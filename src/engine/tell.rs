@@ -12,8 +12,8 @@ use crate::handler::shared::{HOLD_WARNING, Shared, inside_transaction};
 use crate::model::id::JobId;
 use crate::model::time::Mono;
 use crate::observe::alerts::Said;
+use crate::observe::book::Book;
 use crate::observe::events;
-use crate::observe::watch::Book;
 use crate::store::{Lane, Op, Store, StoreError, View, Write};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -27,16 +27,16 @@ pub(crate) const ALERTS: &str = "alerts";
 pub(crate) const SAID: &str = "alert/";
 /// Letters that wait in memory; the file has the others.
 const MOST_LETTERS: usize = 1_024;
-/// A shutdown waits this long for what is still to be told.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A shutdown waits at least, and at most, this long for what is still to be told, in between as long as it was given.
+const PATIENCE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 /// What could not be read is read again after this long, or as soon as something else is to be told.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 const THREAD: &str = "onceward-alerts";
 
 /// What the app is told.
 pub(crate) enum Word {
-    /// A letter was created.
-    Letter(JobId),
+    /// A letter was created, by this revision.
+    Letter(JobId, u32),
     /// A rule spoke.
     Said(Said),
 }
@@ -220,9 +220,10 @@ impl Teller {
         inner.watched = matches!(hold, Hold::Another(_));
         (hold, since.after(HOLD_WARNING))
     }
-    /// Everything that is still to be told is told, within a bound: the file is open until then. What is left is told by the next
-    /// process.
-    pub(crate) fn stop(&self) {
+    /// Everything that is still to be told is told, within what is `left` of the time to stop: the file is open until then. What is
+    /// not told is told by the next process.
+    pub(crate) fn stop(&self, left: Duration) {
+        let patience = left.clamp(PATIENCE[0], PATIENCE[1]);
         // The thread that tells does not wait for itself, nor does the writer, which a callback may wait for.
         let waits = std::thread::current().name() != Some(THREAD) && !inside_transaction();
         let watch = Stopwatch::start();
@@ -230,7 +231,7 @@ impl Teller {
         inner.stopping = true;
         self.stir.notify_all();
         while waits && !inner.ended {
-            let left = PATIENCE.saturating_sub(watch.elapsed());
+            let left = patience.saturating_sub(watch.elapsed());
             if left.is_zero() {
                 break;
             }
@@ -287,8 +288,8 @@ impl Teller {
     /// Keeps what was heard; what comes back meanwhile goes along with the next commit.
     fn keep(self: &Arc<Self>, shared: &Arc<Shared>) {
         let mut inner = self.inner.lock();
-        let last = inner.ended || inner.abandoned || inner.stopping;
-        if inner.heard.is_empty() || (inner.keeping > 0 && !last) {
+        // Whoever stops goes on to nothing else with which it could go along.
+        if inner.heard.is_empty() || (inner.keeping > 0 && !inner.stopping) {
             return;
         }
         let heard = std::mem::take(&mut inner.heard);
@@ -336,7 +337,7 @@ fn taken(inner: &mut Inner, turn: Turn) -> Option<(Word, Heard, bool)> {
             let revision = inner.letters.remove(&job)?;
             let again = inner.left.remove(&(job, revision));
             inner.handed.insert((job, revision));
-            Some((Word::Letter(job), Heard::Letter(job, revision), again))
+            Some((Word::Letter(job, revision), Heard::Letter(job, revision), again))
         }
         Turn::Said(subject) => {
             let (said, again) = inner.said.remove(&subject)?;
@@ -394,12 +395,12 @@ impl Owed {
 
 /// What the rules said last, about each subject of which they still speak, or whose end nobody heard.
 pub(crate) fn standing(v: &View<'_>) -> Result<Vec<Said>, StoreError> {
-    let rows = match v.metas(SAID) {
-        // One damaged row hides the others; they are said anew when they change.
-        Err(StoreError::Corrupt { .. }) => Vec::new(),
-        rows => rows?,
-    };
-    Ok(rows.iter().filter_map(|(_, row)| read(Some(row))).collect())
+    let mut said = Vec::new();
+    for name in v.meta_names(SAID)? {
+        // A damaged row hides none of the others; what it is about is said anew when it changes.
+        said.extend(read(StoreError::readable(v.meta(&name))?.as_deref()));
+    }
+    Ok(said)
 }
 
 /// Notes, once for a file, that somebody is told from now on.
@@ -438,11 +439,7 @@ impl Op for KeepOp {
                 Heard::Letter(job, revision) => tx.told(*job, *revision)?,
                 Heard::Said(subject, number) => {
                     let name = format!("{SAID}{subject}");
-                    let row = match tx.meta(&name) {
-                        // Damaged: it says nothing, and must not keep the others from being kept.
-                        Err(StoreError::Corrupt { .. }) => None,
-                        row => row?,
-                    };
+                    let row = StoreError::readable(tx.meta(&name))?;
                     let Some(mut said) = read(row.as_deref()) else { continue };
                     if said.number == *number {
                         said.heard = true;

@@ -270,10 +270,7 @@ impl Timer {
             let rows = v.timers(after, PAGE)?;
             let mut out = Vec::with_capacity(rows.len());
             for (due, id) in rows {
-                let record = match v.record(id) {
-                    Err(StoreError::Corrupt { .. }) => None,
-                    other => other?,
-                };
+                let record = StoreError::readable(v.record(id))?;
                 out.push((due, id, record));
             }
             Ok(out)

@@ -139,16 +139,12 @@ impl Verdict {
             | Self::ReplayFrom { .. } => self.clone(),
         }
     }
-    /// The same decision, whatever result was rebuilt for it.
-    pub fn same(&self, other: &Self) -> bool {
-        self.bare() == other.bare()
-    }
-    /// The same decision as `first`, which may know a reference that this one leaves out.
+    /// The same decision as `first`, whatever result was rebuilt for either; `first` may know a reference that this one leaves out.
     pub fn agrees_with(&self, first: &Self) -> bool {
         if let (Self::Happened { effect, reference: None, .. }, Self::Happened { effect: of, .. }) = (self, first) {
             return effect == of;
         }
-        self.same(first)
+        self.bare() == first.bare()
     }
 }
 
@@ -169,7 +165,8 @@ pub fn person(who: &str) -> String {
     shown.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
 }
 
-/// What could make one line look like two, or like another one.
+/// What could make one line look like two, or like another one: nobody signs with it. [`Shown`] writes out these, and marks that
+/// people of some scripts type without knowing.
 pub fn breaks_a_line(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -441,8 +438,8 @@ impl Entry {
 /// What a person did, as it is kept beyond the job's own rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Act {
-    /// About which job; number 0 for a message of the outbox.
-    pub job: JobId,
+    /// About which job; `None` for a message of the outbox.
+    pub job: Option<JobId>,
     /// Its kind as stored; of a message its topic.
     pub kind: String,
     /// Its key; of a message its ordering key.

@@ -115,12 +115,20 @@ pub enum AlertRule {
     OutboxStuck,
     /// More attempts than usual are retries.
     RetryRatio,
+    /// Everything is paused, because the file may be an older copy. Speaks at once, whenever any rule is on.
+    OlderCopy,
 }
 
 impl AlertRule {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::DeadLetters, Self::SameJobFailing, Self::OldestJob, Self::OutboxStuck, Self::RetryRatio];
+    pub const ALL: [Self; 6] = [
+        Self::DeadLetters,
+        Self::SameJobFailing,
+        Self::OldestJob,
+        Self::OutboxStuck,
+        Self::RetryRatio,
+        Self::OlderCopy,
+    ];
     /// One word, for logs and labels.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -129,6 +137,7 @@ impl AlertRule {
             Self::OldestJob => "oldest-job",
             Self::OutboxStuck => "outbox-stuck",
             Self::RetryRatio => "retry-ratio",
+            Self::OlderCopy => "older-copy",
         }
     }
 }

@@ -4,6 +4,7 @@
 //! so nothing is reported that could still vanish. Pure over what it is given: no clock, no store. Called by the engine.
 
 pub mod alerts;
+pub mod book;
 pub mod committed;
 pub mod counters;
 pub mod escape;

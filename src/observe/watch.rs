@@ -5,11 +5,10 @@
 //! file names: nothing polls.
 
 use super::alerts::{AlertRule, AlertRules, Firing, Notice};
+use super::book::{Book, Job, Line, Retries, Since, Window};
 use crate::model::id::JobId;
 use crate::model::shown::Shown;
 use crate::model::time::{Wall, millis};
-use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// At most this many failing jobs are told one by one; when so many fail, another rule speaks about all of them.
@@ -54,6 +53,8 @@ pub struct Seen {
     pub ready: Vec<First>,
     /// Topics of the outbox that are not paused and have undelivered messages, each with the age of the oldest.
     pub unsent: Vec<(String, Wall)>,
+    /// Those of them that this process has no publisher for.
+    pub unserved: Vec<String>,
     /// Topics of which that is not known yet: what was said of them stands.
     pub unclear: Vec<String>,
     /// Jobs that failed often since the last look.
@@ -64,101 +65,8 @@ pub struct Seen {
     pub attempts: u64,
     /// Those of them that were not the first of their job.
     pub retries: u64,
-}
-
-/// What has to outlive the process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Book {
-    letters: Option<Since>,
-    jobs: BTreeMap<JobId, Job>,
-    ready: BTreeMap<String, Line>,
-    outbox: BTreeMap<String, Since>,
-    retries: Retries,
-    /// Numbers given to what was said.
-    said: u64,
-    /// A process told somebody: what is not known to be heard may have been.
-    tells: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Since {
-    since: Wall,
-    told: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Job {
-    kind: String,
-    key: String,
-    since: Wall,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Line {
-    job: JobId,
-    since: Wall,
-    told: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-struct Retries {
-    usual_attempts: f64,
-    usual_retries: f64,
-    window: Option<Window>,
-    told: Option<Wall>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Window {
-    since: Wall,
-    attempts: u64,
-    retries: u64,
-}
-
-impl Book {
-    /// As it was kept. What cannot be read was written by a version that knew other rules: they begin anew.
-    pub fn from_row(kept: Option<&[u8]>) -> Self {
-        kept.and_then(|bytes| serde_json::from_slice(bytes).ok()).unwrap_or_default()
-    }
-    /// Jobs that were told as failing: somebody has to say when they are over.
-    pub fn failing_jobs(&self) -> impl Iterator<Item = JobId> + '_ {
-        self.jobs.keys().copied()
-    }
-    /// Whether jobs in line were told: somebody has to say when they move.
-    pub fn tells_of_line(&self) -> bool {
-        self.ready.values().any(|l| l.told)
-    }
-    /// Whether a first job in line is watched.
-    pub fn watches_line(&self) -> bool {
-        !self.ready.is_empty()
-    }
-    /// Whether topics of the outbox were told: somebody has to say when they move.
-    pub fn tells_of_outbox(&self) -> bool {
-        self.outbox.values().any(|t| t.told)
-    }
-    /// Whether a topic of the outbox is watched.
-    pub fn watches_outbox(&self) -> bool {
-        !self.outbox.is_empty()
-    }
-    /// The next number for something that is said.
-    pub fn next_number(&mut self) -> u64 {
-        self.said += 1;
-        self.said
-    }
-    /// Whether a process ever told somebody.
-    pub fn tells(&self) -> bool {
-        self.tells
-    }
-    /// One does from now on.
-    pub fn begin_to_tell(&mut self) {
-        self.tells = true;
-    }
-    /// Whether a window over retries is open.
-    pub fn window_is_open(&self) -> bool {
-        self.retries.window.is_some()
-    }
+    /// The file may be an older copy, and nobody has resumed everything since.
+    pub older: bool,
 }
 
 /// What follows from one look.
@@ -180,6 +88,7 @@ pub fn look(rules: &AlertRules, book: &Book, seen: &Seen) -> Looked {
     line(rules, seen, &mut out);
     outbox(rules, seen, &mut out);
     retries(rules, seen, &mut out);
+    older_copy(seen, &mut out);
     out
 }
 
@@ -343,7 +252,11 @@ fn outbox(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
         let was = before.get(topic).is_some_and(|t| t.told);
         let told = since.after(limit) <= seen.now;
         if told && !was {
-            let text = format!("topic {topic:?} has an undelivered message for {}", minutes(seen.now.since(since)));
+            let waits = format!("topic {topic:?} has an undelivered message for {}", minutes(seen.now.since(since)));
+            let text = match seen.unserved.contains(topic) {
+                true => format!("{waits}, and this process has no publisher for it"),
+                false => waits,
+            };
             out.notices.push(Notice::Fired(say(topic, since, text)));
         }
         if was && !told {
@@ -363,6 +276,31 @@ fn outbox(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
     for (topic, was) in before.iter().filter(|(topic, t)| t.told && !out.book.outbox.contains_key(*topic)) {
         let text = format!("topic {topic:?} has nothing undelivered any more, or it is paused");
         out.notices.push(Notice::Resolved(say(topic, was.since, text)));
+    }
+}
+
+fn older_copy(seen: &Seen, out: &mut Looked) {
+    let say = |since: Wall, text: &str| Firing {
+        rule: AlertRule::OlderCopy,
+        kind: None,
+        job: None,
+        key: None,
+        topic: None,
+        since,
+        text: text.to_owned(),
+    };
+    match (seen.older, out.book.older) {
+        (true, None) => {
+            out.book.older = Some(seen.now);
+            let text = "everything is paused: the file is older than what was done with it, or its sidecar is missing, so what \
+                        happened since is not known. Compare with the providers, then resume everything";
+            out.notices.push(Notice::Fired(say(seen.now, text)));
+        }
+        (false, Some(since)) => {
+            out.book.older = None;
+            out.notices.push(Notice::Resolved(say(since, "somebody has looked, and resumed everything")));
+        }
+        (true, Some(_)) | (false, None) => {}
     }
 }
 
@@ -569,6 +507,10 @@ mod tests {
         let unclear = Seen { unclear: vec!["a".into(), "c".into()], ..Seen::default() };
         assert_eq!(w.look(41, unclear), (none(), None), "it is still being looked for: nothing is over yet");
         assert_eq!(w.look(42, unsent(&[])), (vec!["over outbox-stuck".to_owned()], None));
+        let nobody = Seen { unserved: vec!["b".into()], ..unsent(&[("b", 45)]) };
+        let said = w.look(60, nobody).0;
+        let text = "outbox-stuck topic \"b\" has an undelivered message for 15 minutes, and this process has no publisher for it";
+        assert_eq!(said, [text]);
     }
 
     /// One retry in ten is usual here; then half of the attempts are retries. It is told once the window is over, and over when a
@@ -588,6 +530,19 @@ mod tests {
         assert_eq!(w.look(40, ended(100, 10)), (vec!["over retry-ratio".to_owned()], Some(50)));
         assert_eq!(w.look(50, ended(19, 19)), (none(), Some(60)), "too few to say that it has come");
         assert_eq!(w.look(60, ended(0, 0)), (none(), None), "quiet: no window, no look");
+    }
+
+    /// An older copy of the file was put back: told at once and once, until somebody has resumed everything.
+    #[test]
+    fn an_older_copy_is_told_until_everything_is_resumed() {
+        let mut w = World::new();
+        let older = |older| Seen { older, ..Seen::default() };
+        assert_eq!(w.look(1, older(false)), (none(), None));
+        let said = w.look(2, older(true)).0;
+        assert!(said.len() == 1 && said[0].starts_with("older-copy everything is paused"), "{said:?}");
+        assert_eq!(w.look(3, older(true)), (none(), None));
+        assert_eq!(w.look(4, older(false)).0, ["over older-copy"]);
+        assert_eq!(w.look(5, older(false)), (none(), None));
     }
 
     /// A rule that is switched off says nothing and asks for no look.

@@ -88,7 +88,9 @@ pub fn decide(
         Verdict::Happened { effect, reference, result, undo } => {
             let record = asked(letter, effects, effect)?;
             if !may_have_happened(letter, record) {
-                return Err(Refusal::NotAChoice(format!("nobody doubts what became of {effect}")));
+                return Err(Refusal::NotAChoice(format!(
+                    "nobody doubts what became of {effect}: look at the letter anew, and take one of its choices"
+                )));
             }
             let lost = asks(letter, effect, |q| matches!(q, Question::ResultLost { .. }));
             if lost && says_nothing_new(letter, record, reference.as_deref(), result.is_some()) {
@@ -111,7 +113,9 @@ pub fn decide(
         Verdict::DidNotHappen { effect, new_key } => {
             let record = asked(letter, effects, effect)?;
             if !may_not_have_happened(letter, record) {
-                return Err(Refusal::NotAChoice(format!("{effect} is confirmed: it did happen")));
+                return Err(Refusal::NotAChoice(format!(
+                    "{effect} is confirmed: it did happen. If it shall not stand, undo it, or take it back at its provider and end the job as handled outside"
+                )));
             }
             if running(effect) {
                 return Err(Refusal::CallRunning(effect.clone()));
@@ -119,7 +123,7 @@ pub fn decide(
             let unreadable = asks(letter, effect, |q| matches!(q, Question::RequestUnreadable { .. }));
             if unreadable && !new_key {
                 let text = format!(
-                    "the stored request of {effect} cannot be read, so it can only be made anew, with a new key"
+                    "the stored request of {effect} cannot be read, so it can only be made anew: say that you want a new key for it, or that it happened"
                 );
                 return Err(Refusal::NotAChoice(text));
             }
@@ -289,7 +293,9 @@ fn asked<'a>(
     let record = effects.iter().find(|e| e.id == *effect);
     match record {
         Some(r) if asks(letter, effect, |_| true) || r.state.is_unresolved() => Ok(r),
-        Some(_) | None => Err(Refusal::NotAChoice(format!("nothing is asked about {effect}"))),
+        Some(_) | None => Err(Refusal::NotAChoice(format!(
+            "nothing is asked about {effect}: look at the letter anew, and take one of its choices"
+        ))),
     }
 }
 

@@ -110,6 +110,11 @@ impl Change {
     pub fn letter(&self) -> &LetterMove {
         &self.letter
     }
+    /// It brings a letter where there was none: somebody has to be told.
+    pub fn brings_letter(&self) -> bool {
+        let was_asked = matches!(self.before, Some(JobState::NeedsDecision | JobState::Dead));
+        matches!(self.letter, LetterMove::Put(_)) && !was_asked
+    }
     /// When the rows of a job that ends with this change may be pruned; `None`: it does not end here, or is kept for ever; one in the
     /// trash that is kept for ever has [`Wall::NEVER`].
     pub fn prune(&self) -> Option<Wall> {
@@ -206,18 +211,18 @@ pub enum Refusal {
     NotAChoice(String),
     /// Two people have to decide this, and the first one cannot be the second.
     #[error(
-        "{} proposed this already, and the same person cannot agree to it: have another person look at the letter and agree \
-         (Decision::agree), or take the proposal back (Decision::drop_proposal)",
+        "{} proposed this already, and the same person cannot agree to it: have another person look at the letter and agree, \
+         or take the proposal back",
         Shown(.0)
     )]
     SecondPerson(String),
     /// There is nothing to agree to, or to take back.
-    #[error("nobody has proposed anything about this letter: look at it again, and decide it (Jobs::decide)")]
+    #[error("nobody has proposed anything about this letter: look at it again, and decide it")]
     NoProposal,
     /// The result of an effect is asked for, and this answer does not bring it: nothing was changed.
     #[error(
-        "the result of {effect} is asked for, and it cannot be rebuilt {}: say that it happened with its reference at the provider \
-         (with_reference), or end the job: handled outside, discard, or undo", from(.known)
+        "the result of {} is asked for, and it cannot be rebuilt {}: say that it happened with its reference at the provider, \
+         or end the job: handled outside, discard, or undo", Shown(&.effect.to_string()), from(.known)
     )]
     NeedsReference {
         /// Which effect.
@@ -230,8 +235,8 @@ pub enum Refusal {
     CallRunning(EffectId),
     /// The provider is being asked about it.
     #[error(
-        "the provider is still being asked about {0}, and an earlier question that got no answer in time counts: wait for that, or \
-         look it up yourself and decide; a probe that never returns ends with its process"
+        "the provider is still being asked about {}, and an earlier question that got no answer in time counts: wait for that, or \
+         look it up yourself and decide; a probe that never returns ends with its process", Shown(&.0.to_string())
     )]
     CheckRunning(EffectId),
     /// Effects without an answer forbid ending as success.
@@ -257,7 +262,7 @@ fn instead(state: &State) -> &'static str {
 fn from(known: &Option<String>) -> String {
     match known {
         None => "without a reference".to_owned(),
-        Some(known) => format!("from the reference {known}"),
+        Some(known) => format!("from the reference {}", Shown(known)),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use super::effect::{Asking, gate, probed};
 use super::learn::answers;
-use super::letter::decide;
+use super::letter::{Choice, decide};
 use super::moves::put_letter;
 use super::{CallFacts, Change, Env, LetterMove, Refusal, lifecycle};
 use crate::model::attempt::Class;
@@ -63,7 +63,7 @@ pub fn checked(
     env: &Env<'_>,
 ) -> Result<Change, Refusal> {
     let Some(record) = effects.iter().find(|e| e.id == *check.effect) else {
-        return Err(Refusal::NotAChoice(format!("there is no effect {}", check.effect)));
+        return Err(Refusal::NotAChoice(format!("this job has no effect {}: take one of its letter", check.effect)));
     };
     let entry = Entry::Checked {
         effect: record.id.clone(),
@@ -183,6 +183,38 @@ pub fn forgotten<'a>(memos: &'a [Memo], step: &str) -> Option<Vec<&'a Memo>> {
     Some(out)
 }
 
+/// What a person's word comes to, whatever it is. `memos` are the job's, in any order.
+#[expect(clippy::too_many_arguments, reason = "a decision names everything it rests on")]
+pub fn say(
+    job: &JobRecord,
+    letter: &LetterRecord,
+    effects: &[EffectRecord],
+    memos: &[Memo],
+    verdict: &Verdict,
+    signed: &Signed,
+    shown: u32,
+    running: &dyn Fn(&EffectId) -> bool,
+    rules: &KindRules,
+) -> Result<Change, Refusal> {
+    match verdict {
+        Verdict::ReplayFrom { step } => replay_from(job, letter, effects, memos, step, signed, shown, running, rules),
+        Verdict::Happened { .. }
+        | Verdict::DidNotHappen { .. }
+        | Verdict::TryAgain
+        | Verdict::HandledOutside
+        | Verdict::Undo
+        | Verdict::Discard => decide(job, letter, effects, verdict, signed, shown, running, rules),
+    }
+}
+
+/// The steps and commits from which a job can run again, where running again is a choice at all.
+pub fn replays<'a>(valid: &[Choice], effects: &[EffectRecord], memos: &'a [Memo]) -> Vec<&'a Memo> {
+    if !valid.contains(&Choice::TryAgain) || effects.iter().any(|e| e.state.is_unresolved()) {
+        return Vec::new();
+    }
+    memos.iter().collect()
+}
+
 /// Runs a job again from a remembered step or commit. What is forgotten goes into the history with its value; effect records stay,
 /// so nothing outside happens again.
 #[expect(clippy::too_many_arguments, reason = "a decision names everything it rests on")]
@@ -199,7 +231,9 @@ pub fn replay_from(
 ) -> Result<Change, Refusal> {
     let mut change = try_again(job, letter, effects, signed, shown, running, rules)?;
     let Some(gone) = forgotten(memos, step) else {
-        return Err(Refusal::NotAChoice(format!("no step or commit named {step:?} is remembered")));
+        return Err(Refusal::NotAChoice(format!(
+            "no step or commit named {step:?} is remembered: take one of those that the letter names"
+        )));
     };
     let verdict = Verdict::ReplayFrom { step: step.to_owned() };
     change.journal = vec![Entry::Decision { verdict, signed: signed.clone() }];

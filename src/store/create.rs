@@ -304,6 +304,22 @@ fn refused(place: &Place, e: DatabaseError) -> StoreError {
 }
 
 impl Place {
+    /// Where a symbolic link leads: file and sidecar have one name, whichever way they were found. A link to nothing is refused: an
+    /// empty queue in the place of one that is not there at the moment would forget what already happened.
+    pub(super) fn followed(self) -> Result<Self, StoreError> {
+        match self {
+            Self::File(path) if fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink()) => {
+                match fs::canonicalize(&path) {
+                    Ok(real) => Ok(Self::File(real)),
+                    Err(e) => {
+                        let why = format!("it is a link whose file cannot be found: {e}");
+                        Err(StoreError::CannotOpen { path, why })
+                    }
+                }
+            }
+            other => Ok(other),
+        }
+    }
     /// Which file is at the path now: it must stay the one that was opened, because a commit into a removed file succeeds.
     pub(super) fn file_id(&self) -> Option<(u64, u64)> {
         match self {

@@ -7,9 +7,8 @@ use super::error::StoreError;
 use super::own::{AppTable, Own};
 use super::write::Write;
 use crate::clock::Stopwatch;
-use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId};
-use crate::model::job::{Identity, Intent, JobRecord, JobRow};
+use crate::model::job::{Intent, JobRecord, JobRow};
 use crate::model::outbox::{OutboxRow, Remembered};
 use crate::rules::Change;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,17 +58,11 @@ impl Own for Write<'_> {
     fn record(&mut self, id: JobId) -> Result<Option<JobRecord>, StoreError> {
         (**self).record(id)
     }
-    fn effects(&mut self, id: JobId) -> Result<Vec<EffectRecord>, StoreError> {
-        (**self).effects(id)
-    }
     fn next_id(&mut self) -> JobId {
         Write::next_id(self)
     }
     fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError> {
         Write::insert(self, row, change)
-    }
-    fn forget(&mut self, kind: KindId, key: &str, memory: &Identity) -> Result<(), StoreError> {
-        Write::forget(self, kind, key, memory)
     }
     fn app_table(&mut self, table: AppTable) {
         self.touch();

@@ -42,7 +42,9 @@ pub use outbox::TopicDepth;
 pub use own::{AppTable, Own};
 #[cfg(feature = "testkit")]
 pub use pack::decode_anything;
-pub use read::{Depth, Rows, View};
+#[cfg(feature = "testkit")]
+pub use read::Depth;
+pub use read::{Rows, View};
 pub use run_file::{RunFile, RunHeader, Slot, SlotNo};
 pub use schema::Source;
 pub use write::Write;
@@ -62,7 +64,8 @@ pub struct Store {
 
 impl Store {
     /// Opens the file, or creates it if there is none; checks it, and makes the new epoch durable before it returns.
-    pub fn open(options: StoreOptions) -> Result<(Self, Opened), StoreError> {
+    pub fn open(mut options: StoreOptions) -> Result<(Self, Opened), StoreError> {
+        options.place = options.place.followed()?;
         let base = create::open(&options)?;
         let opened = base.opened.clone();
         let shared = Arc::new(Shared::new(base.db, base.run, base.memory));

@@ -2,9 +2,8 @@
 //! without naming the lifetimes of the round.
 
 use super::error::StoreError;
-use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId};
-use crate::model::job::{Identity, Intent, JobRecord, JobRow};
+use crate::model::job::{Intent, JobRecord, JobRow};
 use crate::model::outbox::{OutboxRow, Remembered};
 use crate::rules::Change;
 use redb::WriteTransaction;
@@ -19,14 +18,10 @@ pub trait Own {
     fn intent(&mut self, kind: KindId, key: &str) -> Result<Option<Intent>, StoreError>;
     /// Where a job stands.
     fn record(&mut self, id: JobId) -> Result<Option<JobRecord>, StoreError>;
-    /// A job's effects.
-    fn effects(&mut self, id: JobId) -> Result<Vec<EffectRecord>, StoreError>;
     /// The next number.
     fn next_id(&mut self) -> JobId;
     /// Writes a new job; from now on it is that of its intent.
     fn insert(&mut self, row: &JobRow, change: &Change) -> Result<(), StoreError>;
-    /// Forgets the memory of an intent.
-    fn forget(&mut self, kind: KindId, key: &str, memory: &Identity) -> Result<(), StoreError>;
     /// An app table was opened for writing.
     fn app_table(&mut self, table: AppTable);
     /// The memory of a message's id.

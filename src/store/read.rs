@@ -5,7 +5,7 @@ use super::bits::{Bits, numbers, word_of};
 use super::codec::{self, Pointer, Raw, StateRow, Stored};
 use super::error::StoreError;
 use super::intents::memory::Memory;
-use super::pack::{Pack, Packs, STRIP};
+use super::pack::{Packs, STRIP};
 use super::schema::{META_LIVE, SETTING, Source, Tables, split_identity_key};
 use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, KindId, Token};
@@ -111,7 +111,8 @@ pub(super) fn whole_seconds(at: Wall) -> u64 {
 /// The queue's rows in a read transaction.
 pub type View<'t> = Rows<'t, ReadTransaction>;
 
-/// How many rows there are.
+/// How many rows there are; for tests.
+#[cfg(feature = "testkit")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
     /// Jobs whose rows are kept.
@@ -240,6 +241,10 @@ impl<'t, S: Source> Rows<'t, S> {
         let rows = self.tables.untold.read(self.tx)?.range((from, Bound::Unbounded))?;
         rows.take(at_most).map(|row| row.map(|(id, r)| (JobId(id.value()), r.value())).map_err(Into::into)).collect()
     }
+    /// The revision that brought this job's letter, while nobody is known to have been told of it.
+    pub fn untold_revision(&self, id: JobId) -> Result<Option<u32>, StoreError> {
+        Ok(self.tables.untold.read(self.tx)?.get(id.0)?.map(|r| r.value()))
+    }
     /// How many those are, without a walk.
     pub fn untold_count(&self) -> Result<u64, StoreError> {
         Ok(self.tables.untold.read(self.tx)?.len()?)
@@ -335,14 +340,15 @@ impl<'t, S: Source> Rows<'t, S> {
     pub fn ended(&self, after: (Wall, JobId), at_most: usize) -> Result<Vec<(Wall, JobId)>, StoreError> {
         self.ending((after.0.0, word_of(after.1.0)).., after, at_most)
     }
-    /// What people did, after this number, oldest first.
-    pub fn acts(&self, after: Option<u64>, at_most: usize) -> Result<Vec<(u64, Act)>, StoreError> {
+    /// What people did, after this number, oldest first; one that cannot be read says so and hides none of the others.
+    #[expect(clippy::type_complexity, reason = "a number and what was done")]
+    pub fn acts(&self, after: Option<u64>, at_most: usize) -> Result<Vec<(u64, Result<Act, StoreError>)>, StoreError> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let rows = self.tables.act.read(self.tx)?.range((from, Bound::Unbounded))?;
         rows.take(at_most)
             .map(|row| {
                 let (number, v) = row?;
-                Ok((number.value(), self.value(v.value(), &|| format!("act {} of a person", number.value()))?))
+                Ok((number.value(), self.value(v.value(), &|| format!("act {} of a person", number.value()))))
             })
             .collect()
     }
@@ -399,6 +405,14 @@ impl<'t, S: Source> Rows<'t, S> {
         }
         Ok(found)
     }
+    /// Their names alone, whatever they hold.
+    pub fn meta_names(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
+        let from = format!("{SETTING}{prefix}");
+        let rows = self.tables.meta.read(self.tx)?.range(from.as_str()..)?;
+        let names = rows.map(|row| row.map(|(name, _)| name.value().to_owned()));
+        let own = names.take_while(|name| name.as_ref().map_or(true, |name| name.starts_with(&from)));
+        own.map(|name| Ok(name?[SETTING.len()..].to_owned())).collect()
+    }
     /// The highest number handed out for a job, a ticket or anything else that is numbered.
     pub fn last_number(&self) -> Result<u64, StoreError> {
         let live = self.own_meta(META_LIVE)?.unwrap_or_default();
@@ -430,19 +444,13 @@ impl<'t, S: Source> Rows<'t, S> {
     }
 }
 
+#[cfg(feature = "testkit")]
 impl View<'_> {
     /// How many rows there are of everything; walks over those of the jobs.
     pub fn depth(&self) -> Result<Depth, StoreError> {
         let t = &self.tables;
-        let mut jobs = 0;
-        for pack in t.job.read(self.tx)?.iter()? {
-            let (base, value) = pack?;
-            let pack =
-                Pack::parse(value.value()).map_err(|why| StoreError::corrupt(format!("{}: {why}", base.value())))?;
-            jobs += u64::try_from(pack.len()).unwrap_or(u64::MAX);
-        }
         Ok(Depth {
-            jobs,
+            jobs: u64::try_from(self.job_ids()?.len()).unwrap_or(u64::MAX),
             ready: self.held.ready.count(t.ready.read(self.tx)?, ..)? + t.again.read(self.tx)?.len()?,
             timers: t.timer.read(self.tx)?.len()?,
             running: self.held.run.count(t.run.read(self.tx)?, ..)?,

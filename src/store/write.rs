@@ -179,7 +179,7 @@ impl<'t> Write<'t> {
             LetterMove::Keep => {}
             LetterMove::Put(letter) => {
                 // Somebody has to be told of a new one, also if this process dies before it can: noted in the same commit.
-                if !matches!(change.before(), Some(JobState::NeedsDecision | JobState::Dead)) {
+                if change.brings_letter() {
                     self.rows.tables.untold.write(self.rows.tx)?.insert(id.0, record.revision)?;
                 }
                 self.set(|t| &mut t.letter, id.0, letter)?;
@@ -516,7 +516,7 @@ impl<'t> Write<'t> {
         let kind = self.rows.kinds()?.into_iter().find(|(id, _)| *id == record.kind);
         let kind = kind.map_or_else(String::new, |(_, name)| name);
         let number = self.next_id().0;
-        self.set(|t| &mut t.act, number, &Act { job: record.id, kind, key, entry: entry.clone() })
+        self.set(|t| &mut t.act, number, &Act { job: Some(record.id), kind, key, entry: entry.clone() })
     }
     fn effect_keys(&self, id: JobId) -> Result<Vec<(String, String)>, StoreError> {
         let Rows { tx, tables, .. } = &self.rows;

@@ -197,6 +197,7 @@ impl Writer {
                 }
                 Ended::Undone(Undo::Op { index, error, alone: true }) => {
                     let waiting = group.ops.remove(index);
+                    self.answers.catch_up();
                     settle(waiting, error);
                     if group.ops.is_empty() && !group.hook {
                         self.recovered();
@@ -233,6 +234,7 @@ impl Writer {
                 Ended::Poisoned => {
                     let error = StoreError::Bug("a table was kept open".to_owned());
                     self.recovered();
+                    self.answers.catch_up();
                     group.ops.drain(..).for_each(|w| settle(w, Some(error.clone())));
                     return Ok(if group.hook { vec![Group::of(Vec::new(), true)] } else { Vec::new() });
                 }

@@ -117,10 +117,11 @@ fn jobs(v: &View<'_>, most: u64) -> Result<Whole, String> {
         return Err(format!("{} jobs are stored, {} were found below {most}", depth.jobs, whole.jobs.len()));
     }
     // What people did stands in the job's own history and in the list of all, or in neither.
-    let acts = v.acts(None, 10_000).map_err(words)?;
+    let acts: Result<Vec<_>, _> = v.acts(None, 10_000).map_err(words)?.into_iter().map(|(_, act)| act).collect();
+    let acts = acts.map_err(words)?;
     for found in whole.jobs.values() {
         let own: Vec<&Entry> = found.journal.iter().filter(|e| e.is_of_a_person()).collect();
-        let listed: Vec<&Entry> = acts.iter().filter(|(_, a)| a.job == found.id).map(|(_, a)| &a.entry).collect();
+        let listed: Vec<&Entry> = acts.iter().filter(|a| a.job == Some(found.id)).map(|a| &a.entry).collect();
         if own != listed {
             return Err(format!(
                 "{} has these acts in its history: {own:?}, and these in the list: {listed:?}",

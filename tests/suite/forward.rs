@@ -4,7 +4,7 @@
 use super::ground::{Ground, HOUR, PATIENCE, is, kind, thread};
 use onceward::prelude::*;
 use onceward::testkit::SimDisk;
-use onceward::{Error, Refusal, Scope, State, redb::TableDefinition};
+use onceward::{AlertRule, Error, Jobs, Refusal, Scope, State, redb::TableDefinition};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -69,6 +69,10 @@ fn jobs_past_their_deadline_hold_up_nobody() {
     ground.close(jobs);
 }
 
+fn standing(jobs: &Jobs) -> Vec<AlertRule> {
+    jobs.alerts().unwrap().into_iter().map(|firing| firing.rule).collect()
+}
+
 /// The file of this morning is put back in the evening. What happened since is not in it and would happen again, so nothing runs
 /// until a person has looked; afterwards it is an ordinary file.
 #[test]
@@ -96,11 +100,14 @@ fn an_older_copy_of_the_file_runs_nothing_until_a_person_resumes() {
             jobs.resume(Scope::kind("plain")).unwrap();
             ground.settle(&jobs);
             is(&jobs, id, State::Paused);
+            assert_eq!(standing(&jobs), [AlertRule::OlderCopy]);
             jobs.shutdown(PATIENCE).unwrap();
         }
         let jobs = start(&ground);
         jobs.resume(Scope::All).unwrap();
         assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Done);
+        ground.settle(&jobs);
+        assert_eq!(standing(&jobs), []);
         jobs.shutdown(PATIENCE).unwrap();
         let jobs = start(&ground);
         assert_eq!(jobs.pauses(), []);

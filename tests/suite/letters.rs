@@ -132,7 +132,7 @@ fn it_happened_without_a_reference() {
         let refused = jobs.decide(&letter, choice.decision().unwrap().by("bob", "she saw it, too")).unwrap_err();
         let needs = Refusal::NeedsReference { effect: effect.clone(), known: None };
         assert!(matches!(&refused, Error::Refused(refusal) if *refusal == needs), "{refused:?}");
-        assert!(refused.to_string().contains("with_reference"), "{refused}");
+        assert!(refused.to_string().contains("with its reference at the provider"), "{refused}");
         let unchanged = jobs.dead_letter(id).unwrap();
         assert_eq!((unchanged.revision(), unchanged.history()), (letter.revision(), letter.history()));
         jobs.decide(&letter, choice.decision().unwrap().with_reference("op_1").by("bob", "found it")).unwrap();

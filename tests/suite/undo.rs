@@ -598,8 +598,6 @@ fn a_compensation_without_its_undo_job_goes_on_at_the_next_start() {
     lose_the_undo_job(&ground, id);
     ground.nonce += 1;
     let jobs = open(&ground, &provider);
-    // A worker may have been quick.
-    assert!(matches!(jobs.state(id).unwrap(), State::Compensating | State::Compensated));
     ground.settle(&jobs);
     is(&jobs, id, State::Compensated);
     assert_eq!(provider.happened(), ["pay", "give-back"]);

@@ -168,8 +168,9 @@ impl<S: Source> Rows<'_, S> {
         }
         Ok(checked)
     }
-    /// All jobs that have rows; a walk.
-    fn job_ids(&self) -> Result<Vec<JobId>, StoreError> {
+    /// All jobs that have rows; a walk, for tests.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn job_ids(&self) -> Result<Vec<JobId>, StoreError> {
         let mut ids = Vec::new();
         for row in self.tables.job.read(self.tx)?.iter()? {
             let (base, value) = row?;
@@ -179,7 +180,8 @@ impl<S: Source> Rows<'_, S> {
         }
         Ok(ids)
     }
-    /// How many intents are known: one walk over everything.
+    /// How many intents are known: one walk over everything, for tests.
+    #[cfg(feature = "testkit")]
     pub(crate) fn count_intents(&self) -> Result<u64, StoreError> {
         let mut intents = BTreeSet::new();
         for id in self.job_ids()? {

@@ -205,14 +205,13 @@ impl State {
     }
     /// Whether a merge that goes on has this run as input or output.
     pub(super) fn is_merged(&self, run: u64) -> bool {
-        let of = |m: &Merge| m.inputs.contains(&run) || m.output.is_some_and(|o| o.run == run);
-        self.merges.iter().any(|m| !m.stuck && of(m))
+        self.merges.iter().any(|m| !m.stuck && m.has(run))
     }
     /// Begins the merges that are due: one for each class at a time, the oldest runs first.
     pub(super) fn plan(&mut self, sizes: &Sizes) {
         let mut free: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
         for (id, run) in &self.runs {
-            let taken = self.merges.iter().any(|m| m.inputs.contains(id) || m.output.is_some_and(|o| o.run == *id));
+            let taken = self.merges.iter().any(|m| m.has(*id));
             if !taken && !run.dead && !run.damaged {
                 free.entry(sizes.class(run.entries)).or_default().push(*id);
             }
@@ -246,6 +245,10 @@ impl Merge {
         let unsound = |run: &u64| runs.get(run).is_none_or(|r| r.damaged);
         let stuck = inputs.iter().chain(output.as_ref().map(|o| &o.run)).any(unsound);
         Self { class, inputs, jobs, living, output, owed: 0, stuck }
+    }
+    /// Whether a run is one of its inputs, or its output.
+    fn has(&self, run: u64) -> bool {
+        self.inputs.contains(&run) || self.output.is_some_and(|o| o.run == run)
     }
     /// How many entries its output has at most.
     pub(super) fn entries(&self, runs: &BTreeMap<u64, Run>) -> u64 {

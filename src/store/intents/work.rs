@@ -1,5 +1,6 @@
 //! What a round that brings jobs does for the index of intents, in its own transaction: it writes its entries, and carries on what is
-//! going on. Keeps the promise that no round does more than a few pages of it for each of its own jobs. Called before every commit;
+//! going on. Keeps the promise that what a round does is bounded, and on average a few
+//! entries for each of its own jobs. Called before every commit;
 //! what it did counts for memory only after the commit.
 
 use super::super::codec::{self, RunCard};

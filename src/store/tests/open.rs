@@ -52,6 +52,28 @@ fn a_new_store_is_private_and_comes_back() {
     assert!(ask(&store, |tx| enqueue(tx, "b")).unwrap() > id);
 }
 
+/// An app opens its file by a link: the sidecar is that of the file, so nothing looks older than it is; and a link to a disk that is
+/// not there makes no empty queue.
+#[cfg(unix)]
+#[test]
+fn a_link_leads_to_the_file_and_its_sidecar_or_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, link) = (dir.path().join("jobs.redb"), dir.path().join("link.redb"));
+    used(&path, 1);
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for path in [&link, &path, &link] {
+        let (store, _) = open_file(path).unwrap();
+        assert_eq!(store.read(|r| r.meta("rewound")).unwrap(), None);
+        store.close().unwrap();
+    }
+    assert!(!sidecar(&link).exists());
+    let away = dir.path().join("away.redb");
+    std::os::unix::fs::symlink(dir.path().join("no such disk/jobs.redb"), &away).unwrap();
+    let refused = open_file(&away).err().unwrap();
+    assert!(matches!(&refused, StoreError::CannotOpen { path, .. } if *path == away), "{refused:?}");
+    assert!(refused.to_string().contains("link"), "{refused}");
+}
+
 /// Somebody removes the file, or puts another one in its place, while the store is open: a commit would succeed and be lost, so
 /// the store stops, and says so before anything else.
 #[cfg(unix)]

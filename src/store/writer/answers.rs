@@ -8,8 +8,8 @@ use crate::store::error::StoreError;
 use crate::store::op::{Tell, quietly};
 use crate::store::shared::{Shared, Waiting};
 use crossbeam_channel::Sender;
+use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 /// A round with fewer requests is answered sooner than another thread wakes up.
@@ -57,33 +57,59 @@ pub(super) fn settle(mut waiting: Waiting, error: Option<StoreError>) {
 #[derive(Default)]
 pub(super) struct Answers {
     running: Option<(Sender<Batch>, JoinHandle<()>)>,
-    /// Rounds that were handed over and are not answered yet.
-    open: Arc<AtomicUsize>,
+    open: Arc<Open>,
+}
+
+/// Rounds that were handed over and are not answered yet.
+#[derive(Default)]
+struct Open {
+    rounds: Mutex<usize>,
+    fewer: Condvar,
+}
+
+impl Open {
+    fn add(&self) {
+        *self.rounds.lock() += 1;
+    }
+    fn remove(&self) {
+        *self.rounds.lock() -= 1;
+        self.fewer.notify_all();
+    }
+    fn any(&self) -> bool {
+        *self.rounds.lock() > 0
+    }
+    fn none_left(&self) {
+        let mut rounds = self.rounds.lock();
+        while *rounds > 0 {
+            self.fewer.wait(&mut rounds);
+        }
+    }
 }
 
 impl Answers {
     /// Answers a round, behind those before it. `busy`: the writer has more to do.
     pub(super) fn give(&mut self, shared: &Shared, batch: Batch, busy: bool) {
-        let behind = self.open.load(Ordering::Acquire) > 0;
         if !batch.may_wait() {
-            // Requests of the next round rest on what these are told, and whoever was handed over goes first.
-            if behind {
-                self.flush();
-            }
+            // Requests of the next round rest on what these are told.
+            self.catch_up();
             return batch.tell();
         }
-        let apart = behind || (busy && batch.ops.len() >= MANY);
+        let apart = self.open.any() || (busy && batch.ops.len() >= MANY);
         if !apart {
             return batch.tell();
         }
         let open = self.open.clone();
         let Some(to) = self.thread(shared) else { return batch.tell() };
-        open.fetch_add(1, Ordering::AcqRel);
+        open.add();
         if let Err(unsent) = to.send(batch) {
             // Its thread is gone, which no panic of a caller's can bring about; all before it was answered then.
-            open.fetch_sub(1, Ordering::AcqRel);
+            open.remove();
             unsent.into_inner().tell();
         }
+    }
+    /// Returns when every round that was handed over has been told: whoever is told at once comes behind them.
+    pub(super) fn catch_up(&self) {
+        self.open.none_left();
     }
     /// Returns when everybody has been told, and ends the thread.
     pub(super) fn flush(&mut self) {
@@ -101,7 +127,7 @@ impl Answers {
             let answers = move || {
                 for batch in from {
                     batch.tell();
-                    open.fetch_sub(1, Ordering::AcqRel);
+                    open.remove();
                 }
             };
             // Without a thread the writer answers itself.

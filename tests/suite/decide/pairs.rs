@@ -159,7 +159,10 @@ fn the_second_person_agrees_to_what_was_proposed() {
     assert!(find(id, "Have the").will.iter().any(|w| w.contains("what ann proposed is gone")));
     let alone = say(id, choice.decision().unwrap(), " Ann").unwrap_err();
     assert!(matches!(&alone, Error::Refused(Refusal::SecondPerson(who)) if who == "ann"), "{alone:?}");
-    assert!(alone.to_string().contains("another person") && alone.to_string().contains("drop_proposal"), "{alone}");
+    assert!(
+        alone.to_string().contains("another person") && alone.to_string().contains("take the proposal back"),
+        "{alone}"
+    );
     let unseen = jobs.decide(&before, Decision::agree().by("bob", "whatever it is")).unwrap_err();
     assert!(matches!(unseen, Error::Refused(Refusal::Stale { .. })), "{unseen:?}");
     let odd = say(id, Decision::agree().with_reference("op_8"), "bob").unwrap_err();

@@ -66,6 +66,8 @@ fn check_again_informs_and_the_person_decides() {
             let shown = checked.letter.as_ref().unwrap();
             assert!(shown.history().last().unwrap().says().contains(word), "{:?}", shown.history());
             assert_eq!(shown.revision(), letter.revision() + 1, "what was asked is part of the view");
+            let anew = jobs.dead_letter(id).unwrap();
+            assert_eq!(format!("{:?}", shown.choices()), format!("{:?}", anew.choices()), "the question is over");
             checked.answer
         };
         assert_eq!(check("not there yet"), CheckAnswer::NotThereYet);
@@ -382,7 +384,11 @@ fn nobody_signs_with_somebody_elses_line() {
     assert!(jobs.check_again(&letter, &charge(), "ann\nbob").is_err());
     let forged = Decision::happened(&charge(), Some("op_1)\nbob decided: discard (seen")).by("ann", "ok");
     assert!(jobs.decide(&letter, forged).unwrap_err().to_string().contains("line breaks"));
-    refused += 1;
+    let blank = jobs.decide(&letter, Decision::happened(&charge(), Some(" ")).by("ann", "ok")).unwrap_err();
+    assert!(blank.to_string().contains("the reference is empty"), "an empty field of a form is no reference: {blank}");
+    let long = Decision::happened(&charge(), Some(&"9".repeat(600))).by("ann", "ok");
+    assert!(matches!(jobs.decide(&letter, long), Err(Error::TooBig { what: "reference", len: 600, .. })));
+    refused += 3;
     assert_eq!(jobs.decisions(None, 10).unwrap().len(), 0);
     println!("hostile signatures refused: {refused}");
     jobs.decide(&letter, Decision::did_not_happen(&charge()).by("Änn O'Neil", "they said: \"no\" \u{1f44d}")).unwrap();

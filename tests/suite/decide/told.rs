@@ -3,8 +3,9 @@
 
 use super::super::ground::{Ground, MINUTE, PATIENCE, SECOND, kind, listen};
 use super::alerts::{Told, close, dead, queue};
-use onceward::testkit::run_until_told;
+use onceward::testkit::{DiskFactory as _, SimDisk, run_until_told};
 use onceward::{AlertRule, AlertRules, Decision, Fail, Jobs, State};
+use redb::TableDefinition;
 use std::collections::BTreeSet;
 
 kind!(Lost = "lost");
@@ -293,4 +294,68 @@ fn an_alert_is_one_line_whatever_the_key_says() {
         assert!(line.contains(r"fails/a\nover: \u{202e}everything"), "{line}");
         assert!(!line.chars().any(onceward::model::letter::breaks_a_line), "{line}");
     }
+}
+
+/// A bit flips in what a rule said, another in the list of what people did: the other rows are read as before, and the lost line of
+/// the list is named.
+#[test]
+fn a_damaged_row_hides_no_other_alert_and_no_other_decision() {
+    let (mut ground, heard) = (Ground::new(), listen());
+    let start = |ground: &Ground| {
+        let rules = AlertRules::new().failures(1).dead_letters(MINUTE);
+        ground.builder().on(|_, _: Lost| Err(Fail::permanent("no"))).alert_rules(rules).start().unwrap()
+    };
+    let jobs = start(&ground);
+    let ids = ["a", "b", "c", "d"].map(|key| jobs.enqueue(&Lost::new(key, 1)).unwrap().id());
+    ground.settle(&jobs);
+    for id in &ids[2..] {
+        jobs.decide(&jobs.dead_letter(*id).unwrap(), Decision::discard().by("ann", "not needed")).unwrap();
+    }
+    ground.pass(&jobs, MINUTE);
+    let mut all = standing(&jobs).0;
+    all.sort();
+    assert_eq!(all, [AlertRule::DeadLetters, AlertRule::SameJobFailing, AlertRule::SameJobFailing]);
+    assert_eq!(jobs.decisions(None, 9).unwrap().len(), 2);
+    jobs.shutdown(PATIENCE).unwrap();
+    ground.disk = damaged(&ground);
+    ground.nonce += 1;
+    let jobs = start(&ground);
+    assert_eq!(standing(&jobs).0, [AlertRule::SameJobFailing, AlertRule::SameJobFailing]);
+    let left = jobs.decisions(None, 9).unwrap();
+    assert_eq!(left.iter().map(|act| act.job).collect::<Vec<_>>(), [Some(ids[3])]);
+    assert!(heard.has(&["a line is left out of the list of decisions", "act"]));
+    close(jobs);
+}
+
+/// The disk with a bit flipped in the notice of the dead letters, and in the first act.
+fn damaged(ground: &Ground) -> SimDisk {
+    use redb::ReadableTable;
+    const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("q/meta");
+    const ACT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("q/act");
+    let flipped = |bytes: &[u8]| {
+        let mut bytes = bytes.to_vec();
+        let last = bytes.len() - 6;
+        bytes[last] ^= 16;
+        bytes
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("damaged.redb");
+    std::fs::write(&path, ground.disk.bytes()).unwrap();
+    let db = redb::Database::open(&path).unwrap();
+    let tx = db.begin_write().unwrap();
+    {
+        let (mut meta, mut act) = (tx.open_table(META).unwrap(), tx.open_table(ACT).unwrap());
+        let name = "s/alert/dead-letters";
+        let bad = flipped(meta.get(name).unwrap().unwrap().value());
+        meta.insert(name, &*bad).unwrap();
+        let (first, bad) = {
+            let (first, row) = act.first().unwrap().unwrap();
+            (first.value(), flipped(row.value()))
+        };
+        act.insert(first, &*bad).unwrap();
+    }
+    tx.commit().unwrap();
+    drop(db);
+    let sidecar = ground.disk.sidecar().lock().unwrap().clone();
+    SimDisk::from_image(std::fs::read(&path).unwrap(), sidecar)
 }

@@ -62,6 +62,11 @@ fn a_pause_lasts_until_it_is_lifted_also_across_a_restart() {
             ground.settle(jobs);
             for (id, held) in ids.into_iter().zip(held) {
                 is(jobs, id, if held { State::Paused } else { State::Done });
+                // Whoever waits hears what for.
+                let waited = jobs.wait(id, Duration::ZERO);
+                let told =
+                    matches!(&waited, Err(Error::Paused { job, why }) if *job == id && why == "the provider is down");
+                assert!(told == held, "{waited:?}");
             }
         };
         check(&jobs, first);

@@ -278,6 +278,10 @@ impl Builder {
 
     /// Checks the setup, opens the file, recovers what a dead process left behind, and starts the threads.
     ///
+    /// A file whose sidecar (`<file>.run`) is missing, is not its own, or has seen more than the file may be an old copy: it opens with
+    /// everything paused, which a warning and [`Jobs::pauses`](crate::Jobs::pauses) say, until
+    /// [`Jobs::resume`](crate::Jobs::resume)`(Scope::All)`. The page docs/running.md says what to look at before.
+    ///
     /// # Errors
     /// [`Error::Setup`] for what is wrong with the registered kinds and effects, before the file is touched;
     /// [`Error::Store`] for a file that cannot be opened: it is left untouched.

@@ -281,7 +281,7 @@ impl Jobs {
         let why = kind.and_then(|kind| self.shared().why_paused(&self.shared().kind_name(kind)));
         why.map_or(Error::WaitOver(id), |why| Error::Paused { job: id, why })
     }
-    /// [`wait`](Self::wait), awaited; bound it with your runtime's timeout.
+    /// [`wait`](Self::wait), awaited, for as long as it takes, also while the job is paused: bound it with your runtime's timeout.
     ///
     /// # Errors
     /// As there, without [`Error::WaitOver`].
@@ -386,7 +386,10 @@ impl Jobs {
     pub fn pause(&self, what: Scope, why: &str) -> Result<(), Error> {
         self.submit_pause(what, Some(why.to_owned()))?.wait().unwrap_or(Err(Error::ShutDown))
     }
-    /// Resumes what was paused with the same scope.
+    /// Resumes what was paused with the same scope; what was paused with another one stays paused. `Ok` also if nothing was.
+    ///
+    /// [`Scope::All`] also says that a person has looked at a file that may be an old copy (see [`start`](crate::Builder::start)): do
+    /// not call it at every start.
     ///
     /// # Errors
     /// A store that cannot write.

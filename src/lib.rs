@@ -50,6 +50,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Where to look
+//!
+//! Beside this documentation, in the folder `docs` of the sources: `api.md` has everything that can be called on one page, `running.md`
+//! which code runs on which thread and why nothing runs, `alerts.md` callbacks and metrics, `screens.md` letters in a window of your own.
+//! [`Jobs`] and [`Builder`] are where to begin here.
+//!
+//! The queue speaks through `tracing`, target `onceward`. Without a subscriber nothing is printed, not even a warning; for a program that
+//! has none, `cargo add tracing-subscriber`, and as the first line of `main`
+//! `tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();`.
+//!
 //! # Features
 //!
 //! | feature | adds |
@@ -133,16 +143,29 @@ pub mod prelude {
     };
 }
 
-// The README's code compiles as it stands.
+// Every block of code in these pages is compiled, and run where it can be, as it stands.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
 #[cfg(doctest)]
+#[doc = include_str!("../docs/api.md")]
+struct ApiPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/running.md")]
+struct RunningPage;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/alerts.md")]
+struct AlertsPage;
+
+#[cfg(doctest)]
 #[doc = include_str!("../docs/outbox.md")]
 struct OutboxPage;
 
-#[cfg(doctest)]
+// Whole programs, so they need the features that they are about.
+#[cfg(all(doctest, feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
 #[doc = include_str!("../docs/publishers.md")]
 struct Publishers;
 

@@ -61,7 +61,8 @@ pub trait Effect: Serialize + DeserializeOwned + Send + Sync + 'static {
         let _ = done;
         None
     }
-    /// Rebuilds a result from the reference that a person read off the provider's page. Without it a person's "it happened" lets a
+    /// Rebuilds a result from the reference that a person read off the provider's page. Called when a letter is read and, on the
+    /// writer's thread, when it is decided: do no I/O, and wait for nobody. Without it a person's "it happened" lets a
     /// job go on only if JSON `null` is a result (`()`, an `Option`); otherwise the job can only be ended as taken care of.
     #[expect(clippy::wrong_self_convention, reason = "named after what a person holds; the request helps to rebuild")]
     fn from_reference(&self, reference: &str) -> Option<Self::Result> {

@@ -34,7 +34,8 @@ pub trait Job: Serialize + DeserializeOwned + Send + 'static {
         String::new()
     }
     /// What is at stake, in a unit of the app's own (e.g. cents); see
-    /// [`Policy::second_person_above`](crate::Policy::second_person_above).
+    /// [`Policy::second_person_above`](crate::Policy::second_person_above). Also called on the writer's thread, while a decision is
+    /// written: compute it from the payload, do no I/O, and wait for nobody.
     fn stake(&self) -> u64 {
         0
     }

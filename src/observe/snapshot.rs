@@ -36,13 +36,14 @@ pub struct Snapshot {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Gauges {
-    /// Jobs by queue and state; jobs that are over are counted while their rows are kept.
+    /// Jobs by queue and state; those that are over are not counted.
     pub queue_depth: BTreeMap<String, BTreeMap<&'static str, u64>>,
-    /// By queue: the age of the oldest job that is neither over nor waiting for a person. Absent if there is none.
+    /// By queue: how long ago the first ready job of its kinds was enqueued, paused ones included; of several kinds the oldest. A
+    /// job that was delayed counts from its enqueue. Absent if none is ready.
     pub oldest_age_seconds: BTreeMap<String, f64>,
     /// Jobs about which a person is asked.
     pub dead_letters: u64,
-    /// Everything is paused.
+    /// Something is paused: everything, a kind, a queue or a topic. [`Jobs::pauses`](crate::Jobs::pauses) says what and why.
     pub paused: bool,
     /// Kinds that are paused by themselves.
     pub paused_kinds: BTreeSet<String>,

@@ -275,8 +275,9 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
         let nobody = Signed { who: String::new(), why: String::new(), at: shared.now().wall };
         let verdict = rebuilt(shared, verdict, &effects);
         let running = |effect: &EffectId| running(shared, id, &verdict, effect);
-        let (rules, shown) = (shared.rules_of(row.kind), record.revision);
-        let came = review::say(&record, &letter, &effects, &memos, &verdict, &nobody, shown, &running, rules);
+        let (rules, shown, running) = (shared.rules_of(row.kind), record.revision, &running);
+        let case = letter::Case { job: &record, letter: &letter, effects: &effects, shown, running, rules };
+        let came = review::say(&case, &memos, &verdict, &nobody);
         came.map_err(|refusal| or_asked(shared, id, refusal))
     };
     let can_ask = |e: &&EffectRecord| shared.registry.effect(&e.id.name).is_some_and(|entry| entry.prober.is_some());

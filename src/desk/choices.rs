@@ -441,11 +441,9 @@ mod tests {
             for (running, undoes) in [(false, false), (true, false), (false, true)] {
                 let follows = |verdict: &Verdict| {
                     let (by, busy) = (signed("ann"), |_: &EffectId| running);
-                    if let Verdict::ReplayFrom { step } = verdict {
-                        let at = job.revision;
-                        return review::replay_from(job, record, effects, &memos, step, &by, at, &busy, &rules);
-                    }
-                    letter::decide(job, record, effects, verdict, &by, job.revision, &busy, &rules)
+                    let shown = job.revision;
+                    let case = letter::Case { job, letter: record, effects, shown, running: &busy, rules: &rules };
+                    review::say(&case, &memos, verdict, &by)
                 };
                 let mut scene = Scene {
                     effects,

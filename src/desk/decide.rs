@@ -15,6 +15,7 @@ use crate::jobs::Jobs;
 use crate::model::id::{EffectId, JobId};
 use crate::model::letter::{Signed, Verdict};
 use crate::rules::Refusal;
+use crate::rules::letter::Case;
 use crate::rules::review::{self, Second};
 use crate::store::{Lane, Op, StoreError, Write};
 use std::sync::Arc;
@@ -257,8 +258,9 @@ impl DecideOp {
         let running = |id: &EffectId| running(shared, self.job, &verdict, id);
         let rules = shared.rules_of(job.kind);
         let memos = if matches!(verdict, Verdict::ReplayFrom { .. }) { tx.memos(self.job)? } else { Vec::new() };
-        let (signed, shown) = (&self.signed, self.shown);
-        let decided = review::say(&job, &letter, &effects, &memos, &verdict, signed, shown, &running, rules);
+        let (shown, running) = (self.shown, &running);
+        let case = Case { job: &job, letter: &letter, effects: &effects, shown, running, rules };
+        let decided = review::say(&case, &memos, &verdict, &self.signed);
         let mut change = decided.map_err(|refusal| stale(or_asked(shared, self.job, refusal)))?;
         let mut came = Decided::Done;
         if two && let Second::Waits(first) = review::second(&job, &letter, &verdict, &self.signed)? {

@@ -11,6 +11,7 @@ use crate::jobs::Jobs;
 use crate::model::id::{EffectId, JobId};
 use crate::model::letter::{LetterRecord, Signed, Why};
 use crate::model::time::Wall;
+use crate::rules::letter::Case;
 use crate::rules::{Refusal, review};
 use crate::store::{Lane, Op, StoreError, Write};
 use std::collections::VecDeque;
@@ -154,7 +155,9 @@ impl Jobs {
                 let (quiet, signed) =
                     (|_: &EffectId| false, Signed { who: String::new(), why: String::new(), at: shared.now().wall });
                 let rules = shared.rules_of(job.kind);
-                match review::try_again(&job, &letter, &effects, &signed, job.revision, &quiet, rules) {
+                let (shown, running) = (job.revision, &quiet);
+                let case = Case { job: &job, letter: &letter, effects: &effects, shown, running, rules };
+                match review::try_again(&case, &signed) {
                     Ok(_) => plan.jobs.push_back((job.id, job.revision)),
                     Err(_) => plan.ask_first.push(job.id),
                 }
@@ -266,7 +269,8 @@ impl ReplayOp {
         let effects = tx.effects(id)?;
         let running = |effect: &EffectId| shared.calls.running(id, effect);
         let rules = shared.rules_of(job.kind);
-        match review::try_again(&job, &letter, &effects, &self.signed, shown, &running, rules) {
+        let case = Case { job: &job, letter: &letter, effects: &effects, shown, running: &running, rules };
+        match review::try_again(&case, &self.signed) {
             Ok(change) => {
                 tx.put(&change)?;
                 Ok(Ok(named(tx, shared, change)?))

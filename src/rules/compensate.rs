@@ -123,7 +123,10 @@ mod tests {
         let job = job(JobState::NeedsDecision);
         let happened = Verdict::Happened { effect: effects[0].id.clone(), reference: None, result: None, undo: None };
         assert!(letter::choices(&asked, &effects).contains(&letter::Choice::Happened(effects[0].id.clone())));
-        let change = letter::decide(&job, &asked, &effects, &happened, &signed(1), job.revision, &|_| false, &rules);
+        let (shown, running) = (job.revision, |_: &EffectId| false);
+        let case =
+            letter::Case { job: &job, letter: &asked, effects: &effects, shown, running: &running, rules: &rules };
+        let change = letter::decide(&case, &happened, &signed(1));
         let change = change.expect("it can be answered");
         let answered = &change.effects()[0];
         assert_eq!((answered.state, answered.conflict), (EffectState::Undone, false));

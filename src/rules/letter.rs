@@ -63,18 +63,26 @@ pub fn choices(letter: &LetterRecord, effects: &[EffectRecord]) -> Vec<Choice> {
     out
 }
 
-/// Carries out a verdict. `shown` is the revision that the person saw.
-#[expect(clippy::too_many_arguments, reason = "a decision names everything it rests on")]
-pub fn decide(
-    job: &JobRecord,
-    letter: &LetterRecord,
-    effects: &[EffectRecord],
-    verdict: &Verdict,
-    signed: &Signed,
-    shown: u32,
-    running: &dyn Fn(&EffectId) -> bool,
-    rules: &KindRules,
-) -> Result<Change, Refusal> {
+/// Everything that a decision rests on.
+#[derive(Clone, Copy)]
+pub struct Case<'a> {
+    /// The job that is decided about.
+    pub job: &'a JobRecord,
+    /// Its letter.
+    pub letter: &'a LetterRecord,
+    /// All of its effects.
+    pub effects: &'a [EffectRecord],
+    /// The revision that the person saw.
+    pub shown: u32,
+    /// Whether a call of an effect still runs.
+    pub running: &'a dyn Fn(&EffectId) -> bool,
+    /// Those of its kind.
+    pub rules: &'a KindRules,
+}
+
+/// Carries out a verdict.
+pub fn decide(case: &Case<'_>, verdict: &Verdict, signed: &Signed) -> Result<Change, Refusal> {
+    let Case { job, letter, effects, shown, running, rules } = *case;
     if !matches!(job.state, JobState::NeedsDecision | JobState::Dead) {
         return Err(Refusal::WrongState(State::from(&job.state)));
     }

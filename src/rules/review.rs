@@ -6,7 +6,7 @@
 
 use super::effect::{Asking, gate, probed};
 use super::learn::answers;
-use super::letter::{Choice, decide};
+use super::letter::{Case, Choice, decide};
 use super::moves::put_letter;
 use super::{CallFacts, Change, Env, LetterMove, Refusal, lifecycle};
 use crate::model::attempt::Class;
@@ -184,26 +184,15 @@ pub fn forgotten<'a>(memos: &'a [Memo], step: &str) -> Option<Vec<&'a Memo>> {
 }
 
 /// What a person's word comes to, whatever it is. `memos` are the job's, in any order.
-#[expect(clippy::too_many_arguments, reason = "a decision names everything it rests on")]
-pub fn say(
-    job: &JobRecord,
-    letter: &LetterRecord,
-    effects: &[EffectRecord],
-    memos: &[Memo],
-    verdict: &Verdict,
-    signed: &Signed,
-    shown: u32,
-    running: &dyn Fn(&EffectId) -> bool,
-    rules: &KindRules,
-) -> Result<Change, Refusal> {
+pub fn say(case: &Case<'_>, memos: &[Memo], verdict: &Verdict, signed: &Signed) -> Result<Change, Refusal> {
     match verdict {
-        Verdict::ReplayFrom { step } => replay_from(job, letter, effects, memos, step, signed, shown, running, rules),
+        Verdict::ReplayFrom { step } => replay_from(case, memos, step, signed),
         Verdict::Happened { .. }
         | Verdict::DidNotHappen { .. }
         | Verdict::TryAgain
         | Verdict::HandledOutside
         | Verdict::Undo
-        | Verdict::Discard => decide(job, letter, effects, verdict, signed, shown, running, rules),
+        | Verdict::Discard => decide(case, verdict, signed),
     }
 }
 
@@ -217,19 +206,8 @@ pub fn replays<'a>(valid: &[Choice], effects: &[EffectRecord], memos: &'a [Memo]
 
 /// Runs a job again from a remembered step or commit. What is forgotten goes into the history with its value; effect records stay,
 /// so nothing outside happens again.
-#[expect(clippy::too_many_arguments, reason = "a decision names everything it rests on")]
-pub fn replay_from(
-    job: &JobRecord,
-    letter: &LetterRecord,
-    effects: &[EffectRecord],
-    memos: &[Memo],
-    step: &str,
-    signed: &Signed,
-    shown: u32,
-    running: &dyn Fn(&EffectId) -> bool,
-    rules: &KindRules,
-) -> Result<Change, Refusal> {
-    let mut change = try_again(job, letter, effects, signed, shown, running, rules)?;
+pub fn replay_from(case: &Case<'_>, memos: &[Memo], step: &str, signed: &Signed) -> Result<Change, Refusal> {
+    let mut change = try_again(case, signed)?;
     let Some(gone) = forgotten(memos, step) else {
         return Err(Refusal::NotAChoice(format!(
             "no step or commit named {step:?} is remembered: take one of those that the letter names"
@@ -248,16 +226,9 @@ pub fn replay_from(
 }
 
 /// Runs it again, for a whole list or from a step: never while nobody knows about an effect, nor beside a call that still runs.
-pub fn try_again(
-    job: &JobRecord,
-    letter: &LetterRecord,
-    effects: &[EffectRecord],
-    signed: &Signed,
-    shown: u32,
-    running: &dyn Fn(&EffectId) -> bool,
-    rules: &KindRules,
-) -> Result<Change, Refusal> {
-    let change = decide(job, letter, effects, &Verdict::TryAgain, signed, shown, running, rules)?;
+pub fn try_again(case: &Case<'_>, signed: &Signed) -> Result<Change, Refusal> {
+    let Case { effects, running, .. } = *case;
+    let change = decide(case, &Verdict::TryAgain, signed)?;
     let open: Vec<EffectId> = effects.iter().filter(|e| e.state.is_unresolved()).map(|e| e.id.clone()).collect();
     if !open.is_empty() {
         return Err(Refusal::Unresolved(open));
@@ -422,7 +393,9 @@ mod tests {
         job.memos = 3;
         let memos = [memo("z", 0, false), memo("a", 1, true), memo("m", 2, false)];
         let from = |effects: &[EffectRecord], step: &str, running: bool| {
-            replay_from(&job, &letter, effects, &memos, step, &signed(9), 3, &|_| running, &rules())
+            let (running, rules) = (|_: &EffectId| running, rules());
+            let case = Case { job: &job, letter: &letter, effects, shown: 3, running: &running, rules: &rules };
+            replay_from(&case, &memos, step, &signed(9))
         };
         let done = [record("a", EffectState::Confirmed, 1)];
         let change = from(&done, "a", false).expect("everything is known");

@@ -335,13 +335,18 @@ fn moves(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
     out
 }
 
+/// A decision on the newest view, while no call runs.
+fn case<'a>(s: &'a Stand, letter: &'a LetterRecord, rules: &'a KindRules) -> letter::Case<'a> {
+    letter::Case { job: &s.job, letter, effects: &s.effects, shown: s.job.revision, running: &|_| false, rules }
+}
+
 /// What people do beside deciding.
 fn reviews(s: &Stand, rules: &KindRules, env: &Env<'_>) -> Vec<Row> {
     let mut out: Vec<Row> = Vec::new();
     let (job, effects, by) = (&s.job, s.effects.as_slice(), signed(NOW));
     if let Some(letter) = &s.letter {
         let memos = [Memo { name: "step".into(), commit: false, value: b"1".to_vec(), number: 0 }];
-        let again = review::replay_from(job, letter, effects, &memos, "step", &by, job.revision, &|_| false, rules);
+        let again = review::replay_from(&case(s, letter, rules), &memos, "step", &by);
         out.push(("a person: run again from a step", again.into()));
         let second = review::second(job, letter, &Verdict::Discard, &by);
         out.push((
@@ -428,9 +433,7 @@ fn verdicts(s: &Stand, rules: &KindRules) -> Vec<Row> {
         proposed: None,
     };
     let letter = s.letter.as_ref().unwrap_or(&asked);
-    let decide = |v: &Verdict| -> Came {
-        letter::decide(&s.job, letter, &s.effects, v, &signed(NOW), s.job.revision, &|_| false, rules).into()
-    };
+    let decide = |v: &Verdict| -> Came { letter::decide(&case(s, letter, rules), v, &signed(NOW)).into() };
     let mut out = vec![
         ("a person: try again", decide(&Verdict::TryAgain)),
         ("a person: handled outside", decide(&Verdict::HandledOutside)),
@@ -455,9 +458,7 @@ fn verdicts(s: &Stand, rules: &KindRules) -> Vec<Row> {
 fn check_choices(s: &Stand, rules: &KindRules) {
     let (Some(letter), JobState::NeedsDecision | JobState::Dead) = (&s.letter, &s.job.state) else { return };
     let choices = letter::choices(letter, &s.effects);
-    let accepted = |v: &Verdict| {
-        letter::decide(&s.job, letter, &s.effects, v, &signed(NOW), s.job.revision, &|_| false, rules).is_ok()
-    };
+    let accepted = |v: &Verdict| letter::decide(&case(s, letter, rules), v, &signed(NOW)).is_ok();
     for name in ["a", "b", "gone", "old-a", "nothing"] {
         // Where only its result is asked for, it takes something that the result can be rebuilt from.
         let result = Some(b"1".to_vec());
@@ -497,15 +498,13 @@ fn check_choices(s: &Stand, rules: &KindRules) {
             Verdict::Happened { effect: effect.clone(), reference: None, result, undo: None },
             Verdict::DidNotHappen { effect, new_key: true },
         ];
-        let gone = answers.iter().any(|v| {
-            match letter::decide(&s.job, letter, &s.effects, v, &signed(NOW), s.job.revision, &|_| false, rules) {
-                Ok(change) => match change.letter() {
-                    super::LetterMove::Put(letter) => !letter.questions.contains(q),
-                    super::LetterMove::Remove => true,
-                    super::LetterMove::Keep => false,
-                },
-                Err(_) => false,
-            }
+        let gone = answers.iter().any(|v| match letter::decide(&case(s, letter, rules), v, &signed(NOW)) {
+            Ok(change) => match change.letter() {
+                super::LetterMove::Put(letter) => !letter.questions.contains(q),
+                super::LetterMove::Remove => true,
+                super::LetterMove::Keep => false,
+            },
+            Err(_) => false,
         });
         assert!(gone, "nobody can answer {q:?} of {:?}: {:?}", letter.questions, s.effects);
     }

@@ -609,6 +609,7 @@ fn lose_the_undo_job(ground: &Ground, id: JobId) {
     use onceward::clock::ManualClock;
     use onceward::model::letter::{Signed, Verdict};
     use onceward::model::policy::{KindRules, Policy};
+    use onceward::rules::letter::{Case, decide};
     use onceward::store::{Lane, Op, Place, Store, StoreError, StoreOptions, Write};
     use std::sync::mpsc;
 
@@ -618,17 +619,9 @@ fn lose_the_undo_job(ground: &Ground, id: JobId) {
             let (job, letter) = (tx.record(self.0)?.unwrap(), tx.letter(self.0)?.unwrap());
             let by = Signed { who: "ana".into(), why: "as agreed".into(), at: onceward::Wall(1) };
             let (effects, shown) = (tx.effects(self.0)?, job.revision);
-            let change = onceward::rules::letter::decide(
-                &job,
-                &letter,
-                &effects,
-                &Verdict::Undo,
-                &by,
-                shown,
-                &|_| false,
-                &self.1,
-            )
-            .unwrap();
+            let (job, letter, effects, rules) = (&job, &letter, &effects, &self.1);
+            let case = Case { job, letter, effects, shown, running: &|_| false, rules };
+            let change = decide(&case, &Verdict::Undo, &by).unwrap();
             assert!(matches!(tx.put(&change), Err(StoreError::Bug(_))), "it is not written by the way");
             tx.put_with_order(&change)
         }

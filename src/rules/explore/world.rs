@@ -726,7 +726,9 @@ impl World {
         };
         let inside = |id: &EffectId| self.calls.iter().any(|c| c.effect == *id);
         let decide = |shown| {
-            letter::decide(&self.job, &letter, &self.effects, &verdict, &signed(self.now), shown, &inside, s.rules)
+            let (job, effects) = (&self.job, self.effects.as_slice());
+            let case = letter::Case { job, letter: &letter, effects, shown, running: &inside, rules: s.rules };
+            letter::decide(&case, &verdict, &signed(self.now))
         };
         if let Some(older) = self.job.revision.checked_sub(1) {
             assert!(matches!(decide(older), Err(Refusal::Stale { .. })), "a decision on an older view is refused");

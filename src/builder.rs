@@ -1,20 +1,20 @@
 //! What is said before a queue starts, and the start: the setup is checked, the file opened, what a dead process left behind is
 //! recovered, and only then the threads begin.
 
-use crate::clock::{Clock, SystemClock};
+mod start;
+
+use crate::clock::SystemClock;
 use crate::desk::alert::{self, Alert, Listener};
-use crate::engine::alerts::Alarms;
 #[cfg(feature = "tokio")]
 use crate::engine::bridge::Handle;
-use crate::engine::core::{Core, Pool, Pooled};
-use crate::engine::dispatcher::{CLOCK, Dispatcher, Served, ToTasks};
+use crate::engine::core::{Core, Pool};
+use crate::engine::dispatcher::{CLOCK, Dispatcher, ToTasks};
 use crate::engine::idle;
-use crate::engine::ops::{PAIRS, PAUSES, PauseOp, REWOUND, Scope, load_pauses};
-use crate::engine::outbox::{SUSPECTS, SuspectOp};
-use crate::engine::recover::{self, RecoverOp};
+use crate::engine::ops::{PAIRS, PAUSES, REWOUND, load_pauses};
+use crate::engine::recover;
 use crate::engine::relays::{AsyncDeliver, Deliver, Relays};
 use crate::engine::report::Reporter;
-use crate::engine::tell::{self, ALERTS, Owed, Teller, TellsOp};
+use crate::engine::tell::{self, ALERTS};
 use crate::engine::wake::TimerHandle;
 use crate::engine::worker;
 use crate::error::{Error, Setup};
@@ -25,19 +25,18 @@ use crate::handler::effect::{self, AtStart, Effect};
 use crate::handler::fail::Outcome;
 use crate::handler::handlers::Handlers;
 use crate::handler::job::Job;
-use crate::handler::kinds::{Kind, Kinds};
+use crate::handler::kinds::Kinds;
 use crate::handler::publish::{AsyncPublisher, Publisher};
-use crate::handler::reply::answer;
-use crate::handler::shared::{Bridge, Phase, Report as _, Shared, plain_rules, store_error};
+use crate::handler::shared::{Bridge, Phase, Report as _, Shared, plain_rules};
 use crate::handler::trace::TraceParent;
 use crate::handler::trust::{Marks, Trust};
 use crate::jobs::{Jobs, Tasks};
-use crate::model::id::{IdempotencyKey, JobId, KindId};
+use crate::model::id::IdempotencyKey;
 use crate::model::outbox::Topic;
-use crate::observe::book::Book;
-use crate::observe::{AlertRules, Observer, SafetyCards, Sink, events};
-use crate::store::{Commits, Lane, Place, Store, StoreError, StoreEvent, StoreOptions};
+use crate::observe::{AlertRules, Observer, SafetyCards, Sink};
+use crate::store::{Commits, Place, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
+use start::{alarms, carry_on, hold_for_review, recover_claims, serve, suspect_messages, tell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
@@ -242,7 +241,7 @@ impl Builder {
     }
     /// Another clock.
     #[cfg(feature = "testkit")]
-    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+    pub fn clock(mut self, clock: Arc<dyn crate::clock::Clock>) -> Self {
         self.options.clock = clock;
         self
     }
@@ -467,35 +466,6 @@ impl Builder {
     }
 }
 
-/// What is watched, and who is told: what the file knows of it, before anything happens.
-fn alarms(
-    store: &Store,
-    rules: AlertRules,
-    kept: Option<&[u8]>,
-    tells: bool,
-    timer: &TimerHandle,
-    clock: &Arc<dyn Clock>,
-) -> Result<Option<Arc<Alarms>>, Error> {
-    if !tells && !rules.any() && kept.is_none() {
-        return Ok(None);
-    }
-    if !tells {
-        return Ok(Some(Alarms::new(rules, timer.clone(), None)));
-    }
-    let mut book = Book::from_row(kept);
-    let owed = Owed::read(store, book.tells())?;
-    let teller = Teller::new(timer.clone(), clock.clone(), book.tells(), owed);
-    if !book.tells() {
-        // Before anybody is: what is not known to be heard from here on may have been.
-        book.begin_to_tell();
-        let (tell, reply) = answer();
-        let op = TellsOp::new(book, tell);
-        store.submit(Lane::Outcome, Box::new(op)).map_err(|(_, e)| store_error(e))?;
-        reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)?;
-    }
-    Ok(Some(Alarms::new(rules, timer.clone(), Some(teller))))
-}
-
 fn task_ends(core: &Arc<Core>, bridge: Option<&Arc<Tasks>>) -> (Option<ToTasks>, worker::Abort) {
     match bridge {
         None => (None, Box::new(|_| {})),
@@ -512,124 +482,6 @@ fn default_cores() -> usize {
 
 fn default_workers() -> usize {
     (2 * default_cores()).clamp(4, 16)
-}
-
-fn tell(e: &StoreEvent) {
-    match e {
-        StoreEvent::HealStarted { error } => events::heal_started(error),
-        StoreEvent::Healed { after_ms } => events::heal_ended(*after_ms),
-        StoreEvent::HookFailed { error } => events::warning(&format!("no job was claimed in this round: {error}")),
-        // The timer has warned while the closure held the writer.
-        StoreEvent::SlowClosure { .. } => {}
-        StoreEvent::Stopped { error } => events::warning(&format!("the queue has stopped: {error}")),
-    }
-}
-
-/// An older copy of the file may have been put back: what happened since then is not in it, and would happen again. Nothing runs
-/// until a person has looked, and said so by resuming everything.
-fn hold_for_review(shared: &Arc<Shared>) -> Result<(), Error> {
-    if shared.pauses.read().all.is_some() {
-        return Ok(());
-    }
-    let why = "the file is older than what was done with it, or its sidecar is missing: a copy may have been put back, and it does not know what happened since; compare with your providers, then resume";
-    shared.report.warn(&format!("everything is paused: {why}"));
-    let (tell, reply) = answer();
-    shared.submit(
-        Lane::Outcome,
-        Box::new(PauseOp { shared: shared.clone(), scope: Scope::All, why: Some(why.to_owned()), answer: tell }),
-    )?;
-    reply.wait().unwrap_or(Err(Error::ShutDown))
-}
-
-/// Tells apart, gives back or buries what a dead process left behind: at once, before anything is claimed. Who is a suspect now.
-fn recover_claims(
-    shared: &Arc<Shared>,
-    running: &[(JobId, crate::model::id::Token)],
-    slots: &[crate::store::Slot],
-    boot: [u8; 16],
-    nonce: u64,
-) -> Result<Vec<JobId>, Error> {
-    let recover = |part: &[_]| {
-        let (tell, reply) = answer();
-        let op = RecoverOp { shared: shared.clone(), claims: part.to_vec(), changes: Vec::new(), answer: tell };
-        shared.submit(Lane::Outcome, Box::new(op))?;
-        Ok::<_, Error>(reply.wait().unwrap_or(Err(StoreError::Closed)))
-    };
-    let mut suspects = Vec::new();
-    for part in recover::evidence(running, slots, boot, nonce).chunks(1_000) {
-        match recover(part)? {
-            Ok(found) => suspects.extend(found),
-            // One job's rows are damaged: it is left as it is, and stops nobody else.
-            Err(StoreError::Corrupt { .. } | StoreError::Bug(_)) => {
-                for one in part.chunks(1) {
-                    match recover(one)? {
-                        Ok(found) => suspects.extend(found),
-                        Err(e @ (StoreError::Corrupt { .. } | StoreError::Bug(_))) => {
-                            shared.report.warn(&format!("a job that was running is not run: {e}"));
-                        }
-                        Err(e) => return Err(store_error(e)),
-                    }
-                }
-            }
-            Err(e) => return Err(store_error(e)),
-        }
-    }
-    Ok(suspects)
-}
-
-/// Messages that a dead process was handing over. Written only where there is something to write.
-fn suspect_messages(core: &Arc<Core>, slots: &[crate::store::Slot]) -> Result<(), Error> {
-    let (tell, reply) = answer();
-    let op = SuspectOp::new(core, slots, tell);
-    let kept = match core.shared.store.read(|v| v.metas(SUSPECTS)) {
-        Err(StoreError::Corrupt { .. }) => true,
-        kept => !kept?.is_empty(),
-    };
-    if op.is_empty() && !kept {
-        return Ok(());
-    }
-    core.shared.submit(Lane::Outcome, Box::new(op))?;
-    reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)
-}
-
-/// Every compensation has somebody who carries it on: before anything is claimed.
-fn carry_on(shared: &Arc<Shared>) -> Result<(), Error> {
-    for job in shared.store.read(|v| v.compensating())? {
-        let (tell, reply) = answer();
-        let op = recover::CarryOnOp { shared: shared.clone(), job, changes: Vec::new(), answer: tell };
-        shared.submit(Lane::Outcome, Box::new(op))?;
-        match reply.wait().unwrap_or(Err(StoreError::Closed)) {
-            Ok(()) => {}
-            Err(e @ (StoreError::Corrupt { .. } | StoreError::Bug(_))) => {
-                shared.report.warn(&format!("nobody knows whether job {job} is still being undone: {e}"));
-            }
-            Err(e) => return Err(store_error(e)),
-        }
-    }
-    Ok(())
-}
-
-/// Gives every registered kind, and each of its former names, a number in this file.
-fn serve(core: &Core) -> Result<Vec<Served>, Error> {
-    let shared = &core.shared;
-    let names: Vec<_> = shared
-        .registry
-        .kinds
-        .iter()
-        .flat_map(|k| std::iter::once(k.name).chain(k.aliases.iter().copied()).map(|n| (n, k.clone())))
-        .collect();
-    let (tell, reply) = answer();
-    let now = shared.registry.pairs_now();
-    let pairs = if now == shared.registry.pairs { None } else { now };
-    let pairs = pairs.map(|now| serde_json::to_vec(&now).map_err(|e| StoreError::Bug(e.to_string()))).transpose()?;
-    let op = crate::engine::ops::KindsOp::new(names.iter().map(|(n, _)| *n).collect(), pairs, tell);
-    shared.submit(Lane::Outcome, Box::new(op))?;
-    let ids = reply.wait().unwrap_or(Err(StoreError::Closed)).map_err(store_error)?;
-    let served = |((name, kind), id): (&(&'static str, Arc<Kind>), KindId)| {
-        let pooled = core.pooled(kind.name).unwrap_or(Pooled::Threads);
-        Served { id, name: (*name).into(), kind: kind.clone(), pooled }
-    };
-    Ok(names.iter().zip(ids).map(served).collect())
 }
 
 impl Jobs {

@@ -300,7 +300,9 @@ impl Builder {
         }
         relays.topics().for_each(|topic| observer.counters().topic(topic));
         let (marks, pauses, rewound, alerts) =
-            store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS)?)))?;
+            store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS))))?;
+        // What the rules remember is not worth the queue: they begin anew.
+        let alerts = StoreError::readable(alerts)?;
         self.registry.pairs = match store.read(|v| v.meta(PAIRS)) {
             Ok(None) => Some(BTreeSet::new()),
             // Unless it can be read, every kind that is not registered here may need two, and the row stays as it is.

@@ -381,7 +381,7 @@ impl Builder {
             }
         }));
         if rewound {
-            hold_for_review(&shared)?;
+            hold_for_review(&shared, &opened)?;
         }
         let suspects = recover_claims(&shared, &opened.running, &opened.slots, self.boot, self.nonce)?;
         suspect_messages(&core, &opened.slots)?;

@@ -17,7 +17,7 @@ use crate::handler::shared::{Shared, store_error};
 use crate::model::id::{JobId, KindId, Token};
 use crate::observe::book::Book;
 use crate::observe::{AlertRules, events};
-use crate::store::{Lane, Slot, Store, StoreError, StoreEvent};
+use crate::store::{Lane, Opened, Slot, Store, StoreError, StoreEvent};
 use std::sync::Arc;
 
 /// What is watched, and who is told: what the file knows of it, before anything happens.
@@ -57,22 +57,33 @@ pub(super) fn tell(e: &StoreEvent) {
         StoreEvent::HookFailed { error } => events::warning(&format!("no job was claimed in this round: {error}")),
         // The timer has warned while the closure held the writer.
         StoreEvent::SlowClosure { .. } => {}
+        StoreEvent::Stopped { error: error @ StoreError::Stopped(_) } => events::warning(&error.to_string()),
         StoreEvent::Stopped { error } => events::warning(&format!("the queue has stopped: {error}")),
     }
 }
 
-/// An older copy of the file may have been put back: what happened since then is not in it, and would happen again. Nothing runs
-/// until a person has looked, and said so by resuming everything.
-pub(super) fn hold_for_review(shared: &Arc<Shared>) -> Result<(), Error> {
+/// An older copy of the file may have been put back, or an empty one be in the place of one that is gone: what happened since then is
+/// not in it, and would happen again. Nothing runs until a person has looked, and said so by resuming everything.
+pub(super) fn hold_for_review(shared: &Arc<Shared>, opened: &Opened) -> Result<(), Error> {
     if shared.pauses.read().all.is_some() {
         return Ok(());
     }
-    let why = "the file is older than what was done with it, or its sidecar is missing: a copy may have been put back, and it does not know what happened since; compare with your providers, then resume";
+    let file = opened.path.display();
+    let what = match opened.header {
+        _ if opened.created => format!("{file} is new, and {file}.run is of one that was there before"),
+        None => format!("{file}.run is missing, or cannot be read"),
+        Some(header) if header.instance != opened.instance => format!("{file}.run belongs to another file"),
+        Some(_) => format!("{file} is older than what was done with it"),
+    };
+    let why = format!(
+        "{what}: a copy may have been put back, and it does not know what happened since; compare with your providers, then resume \
+         everything (Jobs::resume with Scope::All)"
+    );
     shared.report.warn(&format!("everything is paused: {why}"));
     let (tell, reply) = answer();
     shared.submit(
         Lane::Outcome,
-        Box::new(PauseOp { shared: shared.clone(), scope: Scope::All, why: Some(why.to_owned()), answer: tell }),
+        Box::new(PauseOp { shared: shared.clone(), scope: Scope::All, why: Some(why), answer: tell }),
     )?;
     reply.wait().unwrap_or(Err(Error::ShutDown))
 }

@@ -67,6 +67,8 @@ pub(super) struct Scene<'a> {
     pub(super) memos: &'a [Memo],
     /// The job undoes an effect of another one.
     pub(super) undoes: bool,
+    /// Why its kind is paused, if it is.
+    pub(super) paused: Option<&'a str>,
     /// Two people have to decide.
     pub(super) two: bool,
     /// What one of them proposed.
@@ -251,10 +253,15 @@ impl Scene<'_> {
         };
         // What stands in the way now is all that can be said of what follows; the texts above say it themselves where they ask.
         let asks = matches!(verdict, Verdict::Happened { .. } | Verdict::DidNotHappen { .. });
-        let will = match &came {
+        let mut will = match &came {
             Err(refusal) if !asks => vec![not_now(refusal)],
             Err(_) | Ok(_) => will,
         };
+        let goes_on =
+            came.as_ref().is_ok_and(|c| matches!(c.record().state, JobState::Ready { .. } | JobState::Delayed { .. }));
+        if let Some(why) = self.paused.filter(|_| goes_on) {
+            will.push(format!("it does not run before its kind is resumed, which is paused: {why}"));
+        }
         Choice { label, will, will_not, needs, leads: Leads::Says(verdict.clone()) }
     }
     fn happened(
@@ -449,6 +456,7 @@ mod tests {
                     effects,
                     memos: &memos,
                     undoes,
+                    paused: None,
                     two: false,
                     proposed: None,
                     follows: &follows,

@@ -292,13 +292,16 @@ fn older_copy(seen: &Seen, out: &mut Looked) {
     match (seen.older, out.book.older) {
         (true, None) => {
             out.book.older = Some(seen.now);
-            let text = "everything is paused: the file is older than what was done with it, or its sidecar is missing, so what \
-                        happened since is not known. Compare with the providers, then resume everything";
+            let text = "everything is paused: the file may be an older copy, or a new one in the place of another, so what happened \
+                        before is not known here. Compare with the providers, then resume everything";
             out.notices.push(Notice::Fired(say(seen.now, text)));
         }
         (false, Some(since)) => {
             out.book.older = None;
-            out.notices.push(Notice::Resolved(say(since, "somebody has looked, and resumed everything")));
+            out.notices.push(Notice::Resolved(say(
+                since,
+                "what may be an older copy was looked at: somebody resumed everything",
+            )));
         }
         (true, Some(_)) | (false, None) => {}
     }

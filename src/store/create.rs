@@ -91,11 +91,14 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
     let created = found.epoch == 0;
     if created {
         place.clear_leftovers();
-        // Before the first epoch is durable: a store that was ever used has a sidecar, unless somebody lost it.
-        let Meta { instance, epoch, live, .. } = found;
-        place
-            .write_fresh_sidecar(&run_file::fresh(RunHeader { instance, epoch, round: live.round }))
-            .map_err(|e| place.of_sidecar(e))?;
+        // Before the first epoch is durable: a store that was ever used has a sidecar, unless somebody lost it. One that is there
+        // already is of a file that is gone: it stays, and says that this empty one does not know what happened.
+        if !place.has_sidecar() {
+            let Meta { instance, epoch, live, .. } = found;
+            place
+                .write_fresh_sidecar(&run_file::fresh(RunHeader { instance, epoch, round: live.round }))
+                .map_err(|e| place.of_sidecar(e))?;
+        }
     }
     let (run, header, slots) = place.sidecar().and_then(RunFile::open).map_err(|e| place.of_sidecar(e))?;
     let known = header.filter(|h| h.instance == found.instance);
@@ -120,6 +123,7 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
     }
     run.note(RunHeader { instance: next.instance, epoch: next.epoch, round: next.live.round });
     let opened = Opened {
+        path: place.path(),
         created,
         instance: next.instance,
         epoch: next.epoch,
@@ -312,7 +316,8 @@ impl Place {
                 match fs::canonicalize(&path) {
                     Ok(real) => Ok(Self::File(real)),
                     Err(e) => {
-                        let why = format!("it is a link whose file cannot be found: {e}");
+                        let to = fs::read_link(&path).unwrap_or_default();
+                        let why = format!("it is a link to {}, which is not there: {e}", to.display());
                         Err(StoreError::CannotOpen { path, why })
                     }
                 }
@@ -424,6 +429,14 @@ impl Place {
             }
             #[cfg(feature = "testkit")]
             Self::Disk(disk) => Ok(Backing::new(disk.open()?, fsync_failed)?),
+        }
+    }
+    /// Whether there is one that says anything.
+    fn has_sidecar(&self) -> bool {
+        match self {
+            Self::File(path) => fs::metadata(run_file::sidecar_path(path)).is_ok_and(|m| m.len() > 0),
+            #[cfg(feature = "testkit")]
+            Self::Disk(disk) => !disk.sidecar().lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty(),
         }
     }
     fn sidecar(&self) -> Result<Medium, StoreError> {

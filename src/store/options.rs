@@ -72,6 +72,8 @@ pub enum Commits {
 /// What was found when a store was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
+    /// Where it is, for messages.
+    pub path: PathBuf,
     /// The file was never used before.
     pub created: bool,
     /// Which file this is, since its creation.

@@ -52,6 +52,33 @@ fn a_new_store_is_private_and_comes_back() {
     assert!(ask(&store, |tx| enqueue(tx, "b")).unwrap() > id);
 }
 
+/// The file is gone, and only its sidecar is left: an empty queue in its place does not know what it did, so a person is asked. Whoever
+/// wants to begin anew removes both.
+#[test]
+fn an_empty_store_in_the_place_of_one_that_is_gone_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.redb");
+    used(&path, 1);
+    for left in [fs::read(sidecar(&path)).unwrap(), b"not of ours at all".to_vec()] {
+        fs::remove_file(&path).unwrap();
+        fs::write(sidecar(&path), left).unwrap();
+        let (store, opened) = open_file(&path).unwrap();
+        assert!(opened.created && opened.slots.is_empty());
+        assert!(store.read(|r| r.meta("rewound")).unwrap().is_some());
+        store.close().unwrap();
+        // It is its own from now on.
+        let (store, opened) = open_file(&path).unwrap();
+        assert_eq!(opened.header.map(|h| h.instance), Some(opened.instance));
+        assert!(store.read(|r| r.meta("rewound")).unwrap().is_some(), "until a person has looked");
+        store.close().unwrap();
+    }
+    fs::remove_file(&path).unwrap();
+    fs::remove_file(sidecar(&path)).unwrap();
+    let (store, _) = open_file(&path).unwrap();
+    assert_eq!(store.read(|r| r.meta("rewound")).unwrap(), None);
+    store.close().unwrap();
+}
+
 /// An app opens its file by a link: the sidecar is that of the file, so nothing looks older than it is; and a link to a disk that is
 /// not there makes no empty queue.
 #[cfg(unix)]

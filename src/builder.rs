@@ -64,6 +64,8 @@ pub struct Builder {
     boot: [u8; 16],
     nonce: u64,
     seed: Option<u64>,
+    #[cfg(feature = "testkit")]
+    naive: bool,
     listeners: Vec<Listener>,
     alert_rules: AlertRules,
 }
@@ -87,6 +89,8 @@ impl Builder {
             boot: recover::boot_id(),
             nonce: recover::process_nonce(),
             seed: None,
+            #[cfg(feature = "testkit")]
+            naive: false,
             listeners: Vec::new(),
             alert_rules: AlertRules::default(),
         }
@@ -259,6 +263,12 @@ impl Builder {
         self.options.intents = sizes;
         self
     }
+    /// Effects keep no records.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn naive(mut self, naive: bool) -> Self {
+        self.naive = naive;
+        self
+    }
     /// Seeds the jitter.
     #[cfg(feature = "testkit")]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -292,6 +302,7 @@ impl Builder {
         let relays = Arc::new(Relays::new(self.relays()?));
         let clock = self.options.clock.clone();
         let limits = self.options.limits;
+        self.options.note_failures = self.alert_rules.failures;
         let (store, opened) = Store::open(self.options)?;
         let now = clock.now();
         let (timer, told) = TimerHandle::new();
@@ -301,7 +312,9 @@ impl Builder {
         }
         relays.topics().for_each(|topic| observer.counters().topic(topic));
         let (marks, pauses, rewound, alerts) =
-            store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS)?)))?;
+            store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS))))?;
+        // What the rules remember is not worth the queue: they begin anew.
+        let alerts = StoreError::readable(alerts)?;
         self.registry.pairs = match store.read(|v| v.meta(PAIRS)) {
             Ok(None) => Some(BTreeSet::new()),
             // Unless it can be read, every kind that is not registered here may need two, and the row stays as it is.
@@ -338,6 +351,8 @@ impl Builder {
             pid: std::process::id(),
             draws: Mutex::new(crate::engine::draws(self.seed)),
             plain: plain_rules(),
+            #[cfg(feature = "testkit")]
+            naive: self.naive,
             store: store.clone(),
         });
         let workers = self.workers.unwrap_or_else(default_workers);
@@ -528,15 +543,18 @@ fn tell(e: &StoreEvent) {
 /// An older copy of the file may have been put back: what happened since then is not in it, and would happen again. Nothing runs
 /// until a person has looked, and said so by resuming everything.
 fn hold_for_review(shared: &Arc<Shared>) -> Result<(), Error> {
-    if shared.pauses.read().all.is_some() {
-        return Ok(());
-    }
     let why = "the file is older than what was done with it, or its sidecar is missing: a copy may have been put back, and it does not know what happened since; compare with your providers, then resume";
     shared.report.warn(&format!("everything is paused: {why}"));
+    // Whoever paused it before, for another reason, reads this one, too, before they resume.
+    let why = match &shared.pauses.read().all {
+        Some(was) if was.contains(why) => return Ok(()),
+        Some(was) => format!("{was}; and {why}"),
+        None => why.to_owned(),
+    };
     let (tell, reply) = answer();
     shared.submit(
         Lane::Outcome,
-        Box::new(PauseOp { shared: shared.clone(), scope: Scope::All, why: Some(why.to_owned()), answer: tell }),
+        Box::new(PauseOp { shared: shared.clone(), scope: Scope::All, why: Some(why), answer: tell }),
     )?;
     reply.wait().unwrap_or(Err(Error::ShutDown))
 }

@@ -116,7 +116,11 @@ mod manual {
     impl ManualClock {
         /// Starts at this wall time.
         pub fn at(wall: Wall) -> Self {
-            let time = Time { wall: wall.0, mono: 0, boot: 0 };
+            Self::with_stopwatch(wall, 0)
+        }
+        /// Starts at this wall time, with this many ms on the stopwatch.
+        pub(crate) fn with_stopwatch(wall: Wall, mono: u64) -> Self {
+            let time = Time { wall: wall.0, mono, boot: mono };
             Self(Arc::new(Inner { time: Mutex::new(time), listeners: Mutex::new(Vec::new()) }))
         }
         /// Both clocks go on by `d`.

@@ -168,19 +168,23 @@ impl Jobs {
     pub fn decisions(&self, after: Option<u64>, at_most: usize) -> Result<Vec<Acted>, Error> {
         let shared = self.shared();
         shared.may_call()?;
-        let acts = shared.store.read(|v| v.acts(after, at_most))?;
-        let mut out = Vec::new();
-        for (number, act) in acts {
-            match act {
-                Ok(act) => out.extend(Acted::of(number, act)),
-                // One damaged row hides none of the others.
-                Err(StoreError::Corrupt { what }) => {
-                    shared.report.warn(&format!("a line is left out of the list of decisions: {what}"));
+        let (mut out, mut after) = (Vec::new(), after);
+        loop {
+            let acts = shared.store.read(|v| v.acts(after, at_most - out.len()))?;
+            // A page without a line that can be read is not the end of the list.
+            let Some((last, _)) = acts.last() else { return Ok(out) };
+            after = Some(*last);
+            for (number, act) in acts {
+                match act {
+                    Ok(act) => out.extend(Acted::of(number, act)),
+                    // One damaged row hides none of the others.
+                    Err(StoreError::Corrupt { what }) => {
+                        shared.report.warn(&format!("a line is left out of the list of decisions: {what}"));
+                    }
+                    Err(e) => return Err(e.into()),
                 }
-                Err(e) => return Err(e.into()),
             }
         }
-        Ok(out)
     }
 }
 
@@ -209,7 +213,7 @@ impl RestoreOp {
         // Its intent has a newer job: two of them would do the same.
         if tx.intent(row.kind, row.key.as_str())?.is_none_or(|i| i.id() != self.job) {
             return Err(Refusal::NotAChoice(
-                "its intent was run again meanwhile, as another job: look what became of that one (Jobs::find)".into(),
+                "its intent was run again meanwhile, as another job: look what became of that one (Jobs::find names it)".into(),
             )
             .into());
         }

@@ -43,6 +43,7 @@ pub(crate) fn take(observer: &Observer, shared: &Shared, alarms: Option<&Alarms>
     let pauses = shared.pauses.read();
     gauges.paused = pauses.count() > 0;
     gauges.paused_kinds = pauses.kinds.keys().cloned().collect();
+    gauges.paused_all = pauses.all.is_some();
     gauges.paused_topics = pauses.topics.keys().cloned().collect();
     drop(pauses);
     gauges.store_size_bytes = shared.store.size_bytes();

@@ -15,6 +15,8 @@ pub(crate) mod handlers;
 pub(crate) mod job;
 pub(crate) mod kinds;
 pub(crate) mod learn;
+#[cfg(feature = "testkit")]
+mod naive;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 pub(crate) mod publish;

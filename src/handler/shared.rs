@@ -192,6 +192,9 @@ pub(crate) struct Shared {
     pub(crate) pid: u32,
     pub(crate) draws: Mutex<Box<dyn FnMut() -> u64 + Send>>,
     pub(crate) plain: KindRules,
+    /// Effects keep no records: for tests that show what would happen then.
+    #[cfg(feature = "testkit")]
+    pub(crate) naive: bool,
 }
 
 impl Shared {

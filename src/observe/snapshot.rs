@@ -45,6 +45,8 @@ pub struct Gauges {
     pub dead_letters: u64,
     /// Something is paused: everything, a kind, a queue or a topic. [`Jobs::pauses`](crate::Jobs::pauses) says what and why.
     pub paused: bool,
+    /// Everything is.
+    pub paused_all: bool,
     /// Kinds that are paused by themselves.
     pub paused_kinds: BTreeSet<String>,
     /// Kinds with ready jobs that no handler is registered for: they wait.

@@ -108,7 +108,7 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
         w.set_own_meta(META_EPOCH, &next.epoch.to_le_bytes())?;
         if rewound {
             // In the same commit that lets the sidecar catch up: afterwards nothing else would show it.
-            w.put_meta(REWOUND, &[])?;
+            w.put_meta(REWOUND, &next.epoch.to_le_bytes())?;
             w.skip_message_numbers(IDS_SKIPPED)?;
         }
         w.finish(next.live.round)?;
@@ -312,7 +312,7 @@ impl Place {
                 match fs::canonicalize(&path) {
                     Ok(real) => Ok(Self::File(real)),
                     Err(e) => {
-                        let why = format!("it is a link whose file cannot be found: {e}");
+                        let why = format!("it is a link whose file cannot be found: {e}; is its disk there?");
                         Err(StoreError::CannotOpen { path, why })
                     }
                 }

@@ -47,7 +47,7 @@ pub use read::Depth;
 pub use read::{Rows, View};
 pub use run_file::{RunFile, RunHeader, Slot, SlotNo};
 pub use schema::Source;
-pub use write::Write;
+pub use write::{FAILED, Write};
 
 use parking_lot::Mutex;
 use shared::Shared;

@@ -251,7 +251,8 @@ impl Writer {
         };
         let shared = self.shared.clone();
         let kept = std::mem::take(&mut self.kept);
-        let mut w = Write::new(&tx, &shared.memory, self.meta.live, self.options.limits, kept);
+        let mut w = Write::new(&tx, &shared.memory, self.meta.live, self.options.limits, kept)
+            .noting(self.options.note_failures);
         let ran = self.fill(&mut w, group).and_then(|()| {
             let next = self.meta.live.round + 1;
             w.is_dirty().then(|| w.finish(next)).transpose().map_err(Undo::Storage)

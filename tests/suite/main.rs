@@ -16,6 +16,7 @@ mod forward;
 mod ground;
 mod identity;
 mod kill;
+mod kit;
 mod layers;
 mod letters;
 mod model;

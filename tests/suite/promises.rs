@@ -21,6 +21,31 @@ fn every_promise_names_tests_that_exist() {
     assert!(missing.is_empty(), "docs/promises.md names tests that do not exist: {missing:?}");
 }
 
+/// Somebody renames a metric in the docs' exporter, and the rules go on watching one that is not there: this fails instead. Each rule
+/// says what to do.
+#[test]
+fn every_rule_uses_metrics_that_are_exported() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let (rules, page) = (read("prometheus/rules.yml"), read("docs/alerts.md"));
+    let (mut names, mut used) = (BTreeSet::new(), 0);
+    let words = |text: &str| -> Vec<String> {
+        let own = text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| w.contains('_'));
+        own.filter(|w| w.starts_with("job_") || w.starts_with("compensation_")).map(str::to_owned).collect()
+    };
+    for expr in rules.lines().filter_map(|l| l.trim().strip_prefix("expr:")) {
+        used += 1;
+        names.extend(words(expr));
+    }
+    let exported: BTreeSet<String> = page.split("```").skip(1).step_by(2).flat_map(words).collect();
+    let base = |n: &str| n.trim_end_matches("_bucket").trim_end_matches("_count").trim_end_matches("_sum").to_owned();
+    let missing: Vec<_> = names.iter().filter(|n| !exported.contains(*n) && !exported.contains(&base(n))).collect();
+    println!("prometheus: {used} rules use {} metrics, {} are exported", names.len(), exported.len());
+    assert!(used > 10 && names.len() > 10, "the rules name metrics");
+    assert!(missing.is_empty(), "prometheus/rules.yml uses metrics that docs/alerts.md does not export: {missing:?}");
+    assert_eq!(rules.matches("next: ").count(), used, "a rule does not say what to do next");
+}
+
 fn collect(folder: &Path, into: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

@@ -4,7 +4,7 @@
 use super::super::ground::{Ground, MINUTE, PATIENCE, SECOND, kind, listen};
 use super::alerts::{Told, close, dead, queue};
 use onceward::testkit::{DiskFactory as _, SimDisk, run_until_told};
-use onceward::{AlertRule, AlertRules, Decision, Fail, Jobs, State};
+use onceward::{AlertRule, AlertRules, Decision, Fail, Jobs, Scope, State};
 use redb::TableDefinition;
 use std::collections::BTreeSet;
 
@@ -317,18 +317,68 @@ fn a_damaged_row_hides_no_other_alert_and_no_other_decision() {
     assert_eq!(all, [AlertRule::DeadLetters, AlertRule::SameJobFailing, AlertRule::SameJobFailing]);
     assert_eq!(jobs.decisions(None, 9).unwrap().len(), 2);
     jobs.shutdown(PATIENCE).unwrap();
-    ground.disk = damaged(&ground);
+    ground.disk = damaged(&ground, "s/alert/dead-letters", true);
     ground.nonce += 1;
     let jobs = start(&ground);
     assert_eq!(standing(&jobs).0, [AlertRule::SameJobFailing, AlertRule::SameJobFailing]);
     let left = jobs.decisions(None, 9).unwrap();
     assert_eq!(left.iter().map(|act| act.job).collect::<Vec<_>>(), [Some(ids[3])]);
     assert!(heard.has(&["a line is left out of the list of decisions", "act"]));
+    assert_eq!(jobs.decisions(None, 1).unwrap(), left, "a page is not empty because its first line is lost");
     close(jobs);
 }
 
-/// The disk with a bit flipped in the notice of the dead letters, and in the first act.
-fn damaged(ground: &Ground) -> SimDisk {
+/// A bit flips in what the rules remember: the queue opens all the same, and they begin anew.
+#[test]
+fn a_damaged_memory_of_the_rules_does_not_keep_the_queue_shut() {
+    let mut ground = Ground::new();
+    let start = |ground: &Ground| {
+        let rules = AlertRules::new().dead_letters(MINUTE);
+        ground
+            .builder()
+            .on(|_, _: Lost| Err(Fail::permanent("no")))
+            .alert_rules(rules)
+            .on_alert(|_| {})
+            .start()
+            .unwrap()
+    };
+    let jobs = start(&ground);
+    jobs.enqueue(&Lost::new("a", 1)).unwrap();
+    ground.pass(&jobs, MINUTE);
+    jobs.shutdown(PATIENCE).unwrap();
+    ground.disk = damaged(&ground, "s/alerts", false);
+    ground.nonce += 1;
+    let jobs = start(&ground);
+    ground.pass(&jobs, MINUTE);
+    assert_eq!(standing(&jobs).0, [AlertRule::DeadLetters]);
+    close(jobs);
+}
+
+/// A callback pauses a kind, looks, and resumes it.
+#[test]
+fn a_callback_may_resume_what_it_paused() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = {
+        let told = told.clone();
+        let builder = ground.builder().on(|_, _: Lost| Err(Fail::permanent("no")));
+        builder
+            .on_alert(move |alert| {
+                alert.pause(Scope::All, "a look first").unwrap();
+                alert.resume(Scope::All).unwrap();
+                told.hear(alert);
+            })
+            .start()
+            .unwrap()
+    };
+    jobs.enqueue(&Lost::new("a", 1)).unwrap();
+    ground.settle(&jobs);
+    run_until_told(&jobs).unwrap();
+    assert_eq!((told.words(), jobs.pauses()), (vec!["letter".to_owned()], vec![]));
+    close(jobs);
+}
+
+/// The disk with a bit flipped in a setting, and in the first act if asked for.
+fn damaged(ground: &Ground, name: &str, act_too: bool) -> SimDisk {
     use redb::ReadableTable;
     const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("q/meta");
     const ACT: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("q/act");
@@ -345,14 +395,15 @@ fn damaged(ground: &Ground) -> SimDisk {
     let tx = db.begin_write().unwrap();
     {
         let (mut meta, mut act) = (tx.open_table(META).unwrap(), tx.open_table(ACT).unwrap());
-        let name = "s/alert/dead-letters";
         let bad = flipped(meta.get(name).unwrap().unwrap().value());
         meta.insert(name, &*bad).unwrap();
-        let (first, bad) = {
-            let (first, row) = act.first().unwrap().unwrap();
-            (first.value(), flipped(row.value()))
-        };
-        act.insert(first, &*bad).unwrap();
+        if act_too {
+            let (first, bad) = {
+                let (first, row) = act.first().unwrap().unwrap();
+                (first.value(), flipped(row.value()))
+            };
+            act.insert(first, &*bad).unwrap();
+        }
     }
     tx.commit().unwrap();
     drop(db);

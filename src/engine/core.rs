@@ -22,11 +22,13 @@ pub(crate) struct Pool {
     pub(crate) in_flight: AtomicUsize,
     /// What a handler takes on average, in microseconds; 0 while nothing is known.
     pub(crate) mean_us: AtomicU64,
+    /// How many ended since somebody last counted.
+    pub(crate) ended: AtomicUsize,
 }
 
 impl Pool {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, in_flight: AtomicUsize::new(0), mean_us: AtomicU64::new(0) }
+        Self { capacity, in_flight: AtomicUsize::new(0), mean_us: AtomicU64::new(0), ended: AtomicUsize::new(0) }
     }
 }
 
@@ -144,6 +146,7 @@ impl Core {
         let mean = pool.mean_us.load(Ordering::Relaxed);
         let mean = if mean == 0 { took } else { mean.saturating_mul(7).saturating_add(took) / 8 };
         pool.mean_us.store(mean.max(1), Ordering::Relaxed);
+        pool.ended.fetch_add(1, Ordering::Relaxed);
         self.ending.fetch_add(1, Ordering::AcqRel);
         pool.in_flight.fetch_sub(1, Ordering::AcqRel);
         if said || known.attempt.finished() {

@@ -28,8 +28,8 @@ const MOST_MOVED: usize = 256;
 /// The name under which the clock's marks are kept.
 pub(crate) const CLOCK: &str = "clock";
 
-/// Where claimed async jobs go.
-pub(crate) type ToTasks = Box<dyn Fn(Claimed) + Send>;
+/// Where the claimed async jobs of a round go.
+pub(crate) type ToTasks = Box<dyn Fn(Vec<Claimed>) + Send>;
 
 /// A kind under one of the names it is stored with.
 pub(crate) struct Served {
@@ -48,6 +48,8 @@ pub(crate) struct Dispatcher {
     next_token: Token,
     epoch: u32,
     commit_us: u64,
+    /// How many tasks ended from one commit to the next, lately.
+    pace: usize,
     /// Jobs whose rows cannot be read: they stop nothing.
     unreadable: HashSet<JobId>,
     /// Since when a suspect runs.
@@ -87,6 +89,7 @@ impl Dispatcher {
             next_token: first,
             epoch,
             commit_us: 0,
+            pace: 0,
             unreadable: HashSet::new(),
             suspect: None,
             suspects: suspects.into_iter().collect(),
@@ -113,14 +116,18 @@ impl Dispatcher {
     fn wanted(&self, p: Pooled) -> Wanted {
         let pool = self.core.pool(p);
         let in_flight = pool.in_flight.load(Ordering::Acquire);
-        // Tasks are not queued behind a worker: each would run at once, beside more others than was asked for.
-        let queued = p == Pooled::Threads;
         // Handlers that are faster than a commit are given work ahead: twice what they finish during one. Slow handlers get
         // none, because what is claimed ahead is in doubt after a kill and waits behind them.
         // While nothing is known of them, they may be slow.
         let (mean, commit) = (pool.mean_us.load(Ordering::Relaxed), self.commit_us);
-        let ahead = if queued && mean > 0 && commit > mean {
-            usize::try_from(commit / mean).unwrap_or(MAX_AHEAD).saturating_mul(2 * pool.capacity).min(MAX_AHEAD)
+        let ahead = if mean > 0 && commit > mean {
+            let could = usize::try_from(commit / mean).unwrap_or(MAX_AHEAD).saturating_mul(2 * pool.capacity);
+            let did = match p {
+                Pooled::Threads => MAX_AHEAD,
+                // There are far more places for tasks than threads that run them: only what they did counts.
+                Pooled::Tasks => 2 * self.pace,
+            };
+            could.min(did).min(MAX_AHEAD)
         } else {
             0
         };
@@ -359,14 +366,17 @@ impl RoundHook for Dispatcher {
         if !took.is_zero() {
             self.commit_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             shared.report.committed(took);
+            let ended = self.core.tasks.ended.swap(0, Ordering::Relaxed);
+            self.pace = ended.max(self.pace - self.pace / 4);
         }
+        let mut for_tasks = Vec::new();
         for (claimed, pooled) in self.prepared.drain(..) {
             self.core.pool(pooled).in_flight.fetch_add(1, Ordering::AcqRel);
             if claimed.record.suspect {
                 self.core.timer.alone(shared.now().mono.after(ALONE));
             }
             match (pooled, &self.to_tasks) {
-                (Pooled::Tasks, Some(send)) => send(claimed),
+                (Pooled::Tasks, Some(_)) => for_tasks.push(claimed),
                 (Pooled::Tasks, None) | (Pooled::Threads, _) => {
                     // The channel holds more than may ever be in flight; it is only closed at shutdown.
                     if let Err(e) = self.to_threads.send(claimed) {
@@ -374,6 +384,9 @@ impl RoundHook for Dispatcher {
                     }
                 }
             }
+        }
+        if let Some(send) = self.to_tasks.as_ref().filter(|_| !for_tasks.is_empty()) {
+            send(for_tasks);
         }
         let room = self.changes.len();
         let changes = std::mem::replace(&mut self.changes, Vec::with_capacity(room));

@@ -181,13 +181,14 @@ struct Task {
     line: Arc<Line>,
     /// None: it only starts others.
     n: Option<u64>,
-    running: Option<(Arc<Attempt>, SlotNo)>,
+    running: Option<Arc<Attempt>>,
+    slot: Option<SlotNo>,
     over: bool,
 }
 
 impl Task {
     fn new(core: &Arc<Core>, line: &Arc<Line>, n: Option<u64>) -> Self {
-        Self { core: core.clone(), line: line.clone(), n, running: None, over: false }
+        Self { core: core.clone(), line: line.clone(), n, running: None, slot: None, over: false }
     }
     /// Starts as many tasks as there are jobs that wait, and places.
     fn start(&mut self) {
@@ -210,15 +211,18 @@ impl Task {
             self.work(claimed).await;
             run += 1;
             if run % AT_A_TIME == 0 {
+                self.core.rest(&mut self.slot);
                 tokio::task::yield_now().await;
             }
         }
+        self.core.rest(&mut self.slot);
         self.over = true;
     }
     async fn work(&mut self, claimed: Claimed) {
         let core = self.core.clone();
-        let Some((attempt, slot, handler, refusal)) = begin(&core, claimed, self.line.owner.clone()) else { return };
-        self.running = Some((attempt.clone(), slot));
+        let slot = &mut self.slot;
+        let Some((attempt, handler, refusal)) = begin(&core, claimed, self.line.owner.clone(), slot) else { return };
+        self.running = Some(attempt.clone());
         let how = match refusal {
             Some(stop) => AttemptEnd::Stopped(stop),
             None => {
@@ -237,7 +241,7 @@ impl Task {
             }
         };
         self.running = None;
-        core.end(&attempt, slot, how);
+        core.end(&attempt, how);
     }
 }
 
@@ -246,7 +250,8 @@ fn begin(
     core: &Arc<Core>,
     claimed: Claimed,
     owner: Arc<str>,
-) -> Option<(Arc<Attempt>, SlotNo, AsyncHandler, Option<Stop>)> {
+    slot: &mut Option<SlotNo>,
+) -> Option<(Arc<Attempt>, AsyncHandler, Option<Stop>)> {
     let handler = match core.handlers.of(claimed.kind.name) {
         Some(Handler::Async(handler)) => Some(handler.clone()),
         Some(Handler::Blocking(_)) | None => None,
@@ -256,9 +261,10 @@ fn begin(
         return None;
     };
     let refusal = crate::rules::lifecycle::may_run(&claimed.effects, &claimed.kind.rules);
-    let (attempt, slot) = core.begin(claimed, Pooled::Tasks, owner);
+    let (attempt, filled) = core.begin(claimed, Pooled::Tasks, owner, slot.take());
+    *slot = Some(filled);
     drop(held);
-    Some((attempt, slot, handler, refusal))
+    Some((attempt, handler, refusal))
 }
 
 impl Drop for Task {
@@ -272,11 +278,12 @@ impl Drop for Task {
             inner.starting &= self.n.is_some();
             (aborted, if aborted { VecDeque::new() } else { std::mem::take(&mut inner.waiting) })
         };
-        if !aborted && !self.running.as_ref().is_some_and(|(attempt, _)| attempt.fenced()) {
+        if !aborted && !self.running.as_ref().is_some_and(|attempt| attempt.fenced()) {
             self.gate();
         }
-        if let Some((attempt, slot)) = self.running.take() {
-            self.core.end(&attempt, slot, AttemptEnd::Interrupted);
+        self.core.rest(&mut self.slot);
+        if let Some(attempt) = self.running.take() {
+            self.core.end(&attempt, AttemptEnd::Interrupted);
         }
         // Nobody is left who would take these.
         left.into_iter().for_each(|claimed| self.core.never_started(claimed, Pooled::Tasks));

@@ -11,7 +11,7 @@ use crate::handler::undo;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId, Lease, Token};
 use crate::model::job::JobState;
-use crate::model::time::Mono;
+use crate::model::time::{Mono, Now};
 use crate::rules::Env;
 use crate::rules::lifecycle::{self, Claim};
 use crate::store::{RoundHook, StoreError, Tell, Write};
@@ -181,18 +181,19 @@ impl Dispatcher {
         if self.suspect_alone() || wanted.iter().all(|w| w.any == 0) {
             return Ok(());
         }
+        let now = self.core.shared.now();
         loop {
             while self.suspect.is_none()
                 && let Some((id, at)) = self.next_suspect(tx)?
             {
                 // What runs is waited for; a suspect that moved elsewhere makes room for the next.
-                if self.core.in_flight() > 0 || self.claim_readable(tx, id, at)? == Claimedness::HoldAll {
+                if self.core.in_flight() > 0 || self.claim_readable(tx, id, at, now)? == Claimedness::HoldAll {
                     return Ok(());
                 }
             }
             let passed_over = self.suspects.len() + self.unreadable.len();
             let moved_before = self.changes.len() - self.prepared.len();
-            let hold = self.claim_heads(tx, &mut wanted)?;
+            let hold = self.claim_heads(tx, &mut wanted, now)?;
             // Whoever was found out just now, or may not begin any more, stood in the line before others: look behind them.
             let moved = self.changes.len() - self.prepared.len();
             if hold || (self.suspects.len() + self.unreadable.len() == passed_over && moved == moved_before) {
@@ -207,7 +208,7 @@ impl Dispatcher {
     }
 
     /// Claims from the heads of the lines; `true` if nothing more may be claimed.
-    fn claim_heads(&mut self, tx: &mut Write<'_>, wanted: &mut [Wanted; 2]) -> Result<bool, StoreError> {
+    fn claim_heads(&mut self, tx: &mut Write<'_>, wanted: &mut [Wanted; 2], now: Now) -> Result<bool, StoreError> {
         let mut heads: Vec<(u8, u64, JobId, usize)> = Vec::new();
         for (at, served) in self.kinds.iter().enumerate() {
             let w = &wanted[served.pooled as usize];
@@ -219,13 +220,16 @@ impl Dispatcher {
             heads.extend(found.into_iter().map(|(prio, ticket, id)| (prio, ticket, id, at)));
         }
         heads.sort_unstable();
+        let most: usize = wanted.iter().map(|w| w.any).sum::<usize>().min(heads.len());
+        self.prepared.reserve(most);
+        self.changes.reserve(most);
         for (_, _, id, at) in heads {
             let (pooled, risky) = (self.kinds[at].pooled, self.kinds[at].kind.rules.risky);
             let w = &mut wanted[pooled as usize];
             if w.any == 0 || (risky && w.risky == 0) || self.unreadable.contains(&id) || self.suspects.contains(&id) {
                 continue;
             }
-            match self.claim_readable(tx, id, at)? {
+            match self.claim_readable(tx, id, at, now)? {
                 Claimedness::Claimed => {
                     let w = &mut wanted[pooled as usize];
                     w.any -= 1;
@@ -239,9 +243,15 @@ impl Dispatcher {
     }
 
     /// Claims, unless the job's rows are damaged: it is left alone, and stops nothing.
-    fn claim_readable(&mut self, tx: &mut Write<'_>, id: JobId, at: usize) -> Result<Claimedness, StoreError> {
+    fn claim_readable(
+        &mut self,
+        tx: &mut Write<'_>,
+        id: JobId,
+        at: usize,
+        now: Now,
+    ) -> Result<Claimedness, StoreError> {
         let written = tx.touches();
-        match self.claim(tx, id, at) {
+        match self.claim(tx, id, at, now) {
             Err(StoreError::Corrupt { what }) => {
                 self.unreadable.insert(id);
                 if tx.touches() != written {
@@ -255,7 +265,7 @@ impl Dispatcher {
         }
     }
 
-    fn claim(&mut self, tx: &mut Write<'_>, id: JobId, at: usize) -> Result<Claimedness, StoreError> {
+    fn claim(&mut self, tx: &mut Write<'_>, id: JobId, at: usize, now: Now) -> Result<Claimedness, StoreError> {
         let missing = |what: &str| StoreError::Corrupt { what: format!("{what} of job {id} is missing") };
         let record = tx.record(id)?.ok_or_else(|| missing("the record"))?;
         let row = tx.job(id)?.ok_or_else(|| missing("the row"))?;
@@ -271,7 +281,6 @@ impl Dispatcher {
         }
         let effects = if record.effects > 0 { tx.effects(id)? } else { Vec::new() };
         let memos = if record.memos > 0 { tx.memos(id)? } else { Vec::new() };
-        let now = self.core.shared.now();
         let token = self.token(tx)?;
         let served = &self.kinds[at];
         let calls = |r: &EffectRecord| self.core.shared.call_facts(id, r, now);
@@ -294,9 +303,10 @@ impl Dispatcher {
         // A new job's ticket is its number; one that came back has a later one, and when that was is not kept.
         let first = matches!(record.state, JobState::Ready { ticket } if ticket == id.0);
         changed.waited_ms = first.then(|| now.wall.since(row.enqueued));
-        let record = changed.change.record().clone();
+        let record = changed.change.record();
+        let (attempts, cancel, suspect) = (record.attempts, record.cancel, record.suspect);
         self.changes.push(changed);
-        if record.suspect {
+        if suspect {
             self.suspect = Some(now.mono);
         }
         let pooled = served.pooled;
@@ -307,9 +317,10 @@ impl Dispatcher {
             memos,
             kind: served.kind.clone(),
             stored_kind: served.name.clone(),
-            record,
+            attempts,
+            cancel,
+            suspect,
         };
-        let suspect = claimed.record.suspect;
         self.prepared.push((claimed, pooled));
         Ok(if suspect { Claimedness::HoldAll } else { Claimedness::Claimed })
     }
@@ -372,7 +383,7 @@ impl RoundHook for Dispatcher {
         let mut for_tasks = Vec::new();
         for (claimed, pooled) in self.prepared.drain(..) {
             self.core.pool(pooled).in_flight.fetch_add(1, Ordering::AcqRel);
-            if claimed.record.suspect {
+            if claimed.suspect {
                 self.core.timer.alone(shared.now().mono.after(ALONE));
             }
             match (pooled, &self.to_tasks) {

@@ -80,8 +80,12 @@ impl RunFile {
                 slots.used - 1
             })
         };
-        self.put(n, &Slot { job, token, boot, nonce }.to_bytes());
-        SlotNo(n)
+        self.refill(SlotNo(n), job, token, boot, nonce)
+    }
+    /// Notes that another handler is about to be called in the place of one that returned.
+    pub fn refill(&self, slot: SlotNo, job: JobId, token: Token, boot: [u8; 16], nonce: u64) -> SlotNo {
+        self.put(slot.0, &Slot { job, token, boot, nonce }.to_bytes());
+        slot
     }
     /// Notes that it returned.
     pub fn clear(&self, slot: SlotNo) {

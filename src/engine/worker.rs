@@ -24,7 +24,7 @@ pub(crate) fn channel(workers: usize) -> (Sender<Claimed>, Receiver<Claimed>) {
 }
 
 /// At most this many claims on their way to handlers, beside those that handlers have.
-pub(crate) const MAX_AHEAD: usize = 512;
+pub(crate) const MAX_AHEAD: usize = 1_024;
 
 /// Spawns worker number `n`.
 pub(crate) fn spawn(core: Arc<Core>, jobs: Receiver<Claimed>, n: usize) -> std::io::Result<thread::JoinHandle<()>> {

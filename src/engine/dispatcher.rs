@@ -380,7 +380,8 @@ impl RoundHook for Dispatcher {
             let ended = self.core.tasks.ended.swap(0, Ordering::Relaxed);
             self.pace = ended.max(self.pace - self.pace / 4);
         }
-        let mut for_tasks = Vec::new();
+        let for_tasks = self.prepared.iter().filter(|(_, pooled)| *pooled == Pooled::Tasks).count();
+        let mut for_tasks = Vec::with_capacity(for_tasks);
         for (claimed, pooled) in self.prepared.drain(..) {
             self.core.pool(pooled).in_flight.fetch_add(1, Ordering::AcqRel);
             if claimed.suspect {

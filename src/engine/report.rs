@@ -86,7 +86,7 @@ impl Report for Reporter {
                 journal: c.change.journal(),
                 facts: c.change.facts(),
                 wait_ms: c.waited_ms,
-                run: c.run.as_deref(),
+                run: c.run.as_ref(),
             })
             .collect();
         self.observer.committed(&told);

@@ -331,7 +331,7 @@ impl Op for CommitOp {
                     self.attempt.set_finished();
                 }
                 if finished && let Some(own) = done.did.changes.get_mut(done.own) {
-                    own.run = Some(Box::new(self.attempt.run()));
+                    own.run = Some(self.attempt.run());
                 }
                 report.did(&done.did);
                 self.answer.send(done.told);
@@ -432,6 +432,9 @@ impl Op for EndOp {
     fn answers(&self) -> usize {
         self.ends.len()
     }
+    fn is_awaited(&self) -> bool {
+        false
+    }
     fn may_be_told_later(&self) -> bool {
         // Nothing of the attempts runs any more.
         true
@@ -458,7 +461,7 @@ impl Op for EndOp {
             let own = own.filter(|_| result.is_ok()).and_then(|at| done.get_mut(at));
             over.push((end.attempt.id(), own.is_some()));
             if let Some(own) = own {
-                own.run = Some(Box::new(end.seen));
+                own.run = Some(end.seen);
             }
         }
         if let Some(report) = report.filter(|_| result.is_ok()) {

@@ -38,6 +38,10 @@ pub trait Op: Send {
     fn answers(&self) -> usize {
         1
     }
+    /// Whether a caller waits to be told.
+    fn is_awaited(&self) -> bool {
+        true
+    }
     /// Whether a round may run before this one is told how it ended: only if no request looks at what telling it changes.
     fn may_be_told_later(&self) -> bool {
         false

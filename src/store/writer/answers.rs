@@ -36,6 +36,10 @@ impl Batch {
     fn answers(&self) -> usize {
         self.ops.iter().filter_map(|waiting| waiting.op.as_ref()).map(|op| op.answers()).sum()
     }
+    /// Whether a caller waits to be told.
+    fn is_awaited(&self) -> bool {
+        self.ops.iter().filter_map(|waiting| waiting.op.as_ref()).any(|op| op.is_awaited())
+    }
     fn tell(self) {
         if let Some(mark) = self.mark {
             mark();
@@ -98,7 +102,8 @@ impl Answers {
             self.catch_up();
             return batch.tell();
         }
-        let apart = self.open.any() || (busy && batch.answers() >= MANY);
+        // Whoever waits is told sooner by the writer, unless it has more to do.
+        let apart = self.open.any() || ((busy || !batch.is_awaited()) && batch.answers() >= MANY);
         if !apart {
             return batch.tell();
         }

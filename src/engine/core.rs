@@ -1,8 +1,8 @@
 //! What the dispatcher, the workers, the timer and the face share about work in progress.
 
 use crate::handler::attempt::{Attempt, Claimed};
+use crate::handler::ends::{End, EndOp, HearsEnds};
 use crate::handler::handlers::{Handler, Handlers};
-use crate::handler::ops::{End, EndOp, HearsEnds};
 use crate::handler::shared::Shared;
 use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::id::{JobId, Token};

@@ -2,6 +2,7 @@
 //! Keeps the promise that damaged bytes are `Corrupt`, never a panic and never another value. Called by `read` and `write`.
 
 use super::error::StoreError;
+use super::plain_row;
 use super::record;
 use crate::model::effect::EffectRecord;
 use crate::model::job::{Codec, Identity, JobRecord, JobRow, Memo, Undoes};
@@ -177,7 +178,7 @@ impl Stored for JobRow {
     fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
         let Self { kind, key, incarnation, version, codec, title, enqueued, payload, undoes } = self;
         if undoes.is_none() {
-            write_plain_row(self, out);
+            plain_row::write(self, out);
             return Ok(());
         }
         write_serde(&(kind, key, incarnation, version, codec, title, enqueued, undoes, payload.len()), out)?;
@@ -185,96 +186,14 @@ impl Stored for JobRow {
         Ok(())
     }
     fn read(bytes: &[u8]) -> Result<Self, String> {
-        match plain_row(bytes) {
+        match plain_row::read(bytes) {
             Some(row) => Ok(row),
             None => read_row(bytes),
         }
     }
 }
 
-/// A row as nearly all are. Every claim reads one, and serde takes eight times as long; what is anything but plain, or damaged, is
-/// left to it.
-fn plain_row(bytes: &[u8]) -> Option<JobRow> {
-    let mut rest = bytes;
-    let kind = KindId(narrow(&mut rest)?);
-    let key = JobKey::from(text(&mut rest)?);
-    let (incarnation, version) = (narrow(&mut rest)?, narrow(&mut rest)?);
-    let codec = match narrow(&mut rest)? {
-        0 => Codec::Json,
-        1 => Codec::Bincode,
-        _ => return None,
-    };
-    let title = text(&mut rest)?.to_owned();
-    let enqueued = Wall(wide(&mut rest)?);
-    let (0, after) = rest.split_first()? else { return None };
-    rest = after;
-    let len = wide(&mut rest)?;
-    let payload = (u64::try_from(rest.len()) == Ok(len)).then(|| rest.to_vec())?;
-    Some(JobRow { kind, key, incarnation, version, codec, title, enqueued, payload, undoes: None })
-}
-
-/// The same bytes as serde's, for a row that [`plain_row`] reads.
-fn write_plain_row(row: &JobRow, out: &mut Vec<u8>) {
-    fn number(n: u64, out: &mut Vec<u8>) {
-        let bytes = n.to_le_bytes();
-        match n {
-            0..=250 => out.push(bytes[0]),
-            251..=0xffff => out.extend_from_slice(&[251, bytes[0], bytes[1]]),
-            0x1_0000..=0xffff_ffff => {
-                out.push(252);
-                out.extend_from_slice(&bytes[..4]);
-            }
-            0x1_0000_0000.. => {
-                out.push(253);
-                out.extend_from_slice(&bytes);
-            }
-        }
-    }
-    fn text(text: &[u8], out: &mut Vec<u8>) {
-        number(text.len() as u64, out);
-        out.extend_from_slice(text);
-    }
-    let codec = match row.codec {
-        Codec::Json => 0,
-        Codec::Bincode => 1,
-    };
-    number(row.kind.0.into(), out);
-    text(row.key.as_str().as_bytes(), out);
-    number(row.incarnation.into(), out);
-    number(row.version.into(), out);
-    number(codec, out);
-    text(row.title.as_bytes(), out);
-    number(row.enqueued.0, out);
-    out.push(0);
-    text(&row.payload, out);
-}
-
-/// A number of up to 32 bits in bincode's varints.
-fn narrow(rest: &mut &[u8]) -> Option<u32> {
-    if *rest.first()? == 253 { None } else { wide(rest).and_then(|n| u32::try_from(n).ok()) }
-}
-
-/// A number of up to 64 bits in bincode's varints.
-fn wide(rest: &mut &[u8]) -> Option<u64> {
-    let (first, after) = rest.split_first()?;
-    let (n, after) = match first {
-        0..=250 => (u64::from(*first), after),
-        251 => after.split_first_chunk().map(|(n, after)| (u16::from_le_bytes(*n).into(), after))?,
-        252 => after.split_first_chunk().map(|(n, after)| (u32::from_le_bytes(*n).into(), after))?,
-        253 => after.split_first_chunk().map(|(n, after)| (u64::from_le_bytes(*n), after))?,
-        254..=255 => return None,
-    };
-    *rest = after;
-    Some(n)
-}
-
-fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
-    let len = usize::try_from(wide(rest)?).ok()?;
-    let (text, after) = rest.split_at_checked(len)?;
-    *rest = after;
-    std::str::from_utf8(text).ok()
-}
-
+/// The rows that are not plain, and those that are damaged.
 fn read_row(bytes: &[u8]) -> Result<JobRow, String> {
     type Head = (KindId, JobKey, u32, u32, Codec, String, Wall, Option<Undoes>, usize);
     let (head, used) =
@@ -525,7 +444,7 @@ mod tests {
             let head = (kind, key, incarnation, version, codec, title, enqueued, undoes, payload.len());
             write_serde(&head, &mut serdes).unwrap();
             assert_eq!(bytes, [&serdes[..], payload].concat());
-            assert_eq!(plain_row(&bytes).is_some(), row.undoes.is_none());
+            assert_eq!(plain_row::read(&bytes).is_some(), row.undoes.is_none());
             for _ in 0..20 {
                 let mut bad = bytes.clone();
                 // The numbers stand at the beginning, and behind a short key.
@@ -535,7 +454,7 @@ mod tests {
                     1 => bad.push(0),
                     _ => bad[at] = rng.u8(..),
                 }
-                match plain_row(&bad) {
+                match plain_row::read(&bad) {
                     Some(row) => {
                         assert_eq!(read_row(&bad), Ok(row));
                         plain += 1;

@@ -20,6 +20,7 @@ mod options;
 mod outbox;
 mod own;
 mod pack;
+mod plain_row;
 mod private;
 mod read;
 mod record;

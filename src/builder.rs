@@ -515,8 +515,8 @@ fn task_ends(core: &Arc<Core>, bridge: Option<&Arc<Tasks>>) -> (Option<ToTasks>,
     match bridge {
         None => (None, Box::new(|_| {})),
         Some(b) => {
-            let (run, abort, core) = (b.clone(), b.clone(), core.clone());
-            (Some(Box::new(move |claimed| run.run(&core, claimed))), Box::new(move |token| abort.abort(token)))
+            let (run, abort, core, of) = (b.clone(), b.clone(), core.clone(), core.clone());
+            (Some(Box::new(move |claimed| run.run(&core, claimed))), Box::new(move |token| abort.abort(&of, token)))
         }
     }
 }

@@ -10,7 +10,6 @@ use super::ops::{MaintainOp, PromoteOp};
 use super::wake::{Hold, Told, longest};
 use super::worker;
 use crate::handler::attempt::{Attempt, Claimed};
-use crate::handler::ops::EndOp;
 use crate::handler::shared::HOLD_WARNING;
 use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::id::{JobId, Token};
@@ -377,18 +376,11 @@ impl Timer {
             return;
         }
         attempt.fence();
-        let op = EndOp {
-            attempt: attempt.clone(),
-            how: attempt
-                .stopped()
-                .filter(|s| !matches!(s, Stop::Finished | Stop::Fenced | Stop::Interrupted))
-                .map_or(if stalled { AttemptEnd::Stalled } else { AttemptEnd::TimedOut }, AttemptEnd::Stopped),
-            output: None,
-            seen: attempt.run(),
-            then: Some(forget_cancel(&self.core, attempt.id())),
-            done: Vec::new(),
-        };
-        let _ = self.core.shared.submit(Lane::Outcome, Box::new(op));
+        let how = attempt
+            .stopped()
+            .filter(|s| !matches!(s, Stop::Finished | Stop::Fenced | Stop::Interrupted))
+            .map_or(if stalled { AttemptEnd::Stalled } else { AttemptEnd::TimedOut }, AttemptEnd::Stopped);
+        self.core.submit_end(&attempt, how);
         (self.abort)(token);
         self.hung.insert(token, attempt);
         self.wheel.insert(now.after(REPLACE).0, Entry::Hung(token));
@@ -485,16 +477,6 @@ impl Timer {
             self.maintain_at = None;
         }
     }
-}
-
-/// Once the end is accepted nobody has to hear any more that the job was asked to stop.
-fn forget_cancel(core: &Arc<Core>, job: JobId) -> Box<dyn FnOnce(bool) + Send> {
-    let core = core.clone();
-    Box::new(move |accepted| {
-        if accepted {
-            core.cancels.lock().remove(&job);
-        }
-    })
 }
 
 fn signed(ms: u64) -> i64 {

@@ -7,6 +7,7 @@ use crate::handler::effect::panic_text;
 use crate::handler::handlers::{Handler, Payload, Run};
 use crate::handler::shared::{Pauses, Phase};
 use crate::model::attempt::AttemptEnd;
+use crate::store::SlotNo;
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::RwLockReadGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,18 +24,24 @@ pub(crate) fn channel(workers: usize) -> (Sender<Claimed>, Receiver<Claimed>) {
 }
 
 /// At most this many claims on their way to handlers, beside those that handlers have.
-pub(crate) const MAX_AHEAD: usize = 512;
+pub(crate) const MAX_AHEAD: usize = 1_024;
 
 /// Spawns worker number `n`.
 pub(crate) fn spawn(core: Arc<Core>, jobs: Receiver<Claimed>, n: usize) -> std::io::Result<thread::JoinHandle<()>> {
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
     thread::Builder::new().name(format!("onceward-worker-{n}")).spawn(move || {
         let owner: Arc<str> = format!("worker-{n}").into();
-        while let Ok(claimed) = jobs.recv() {
-            if !run(&core, claimed, &owner) {
+        let mut slot = None;
+        loop {
+            let next = jobs.try_recv().or_else(|_| {
+                core.rest(&mut slot);
+                jobs.recv()
+            });
+            if !next.is_ok_and(|claimed| run(&core, claimed, &owner, &mut slot)) {
                 break;
             }
         }
+        core.rest(&mut slot);
     })
 }
 
@@ -47,7 +54,7 @@ pub(crate) fn may_start<'a>(core: &'a Core, claimed: &Claimed) -> Option<RwLockR
 }
 
 /// Runs one claimed job; `false` if this thread was replaced meanwhile and should end.
-fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>) -> bool {
+fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>, slot: &mut Option<SlotNo>) -> bool {
     let Some(held) = may_start(core, &claimed) else {
         core.never_started(claimed, Pooled::Threads);
         return true;
@@ -57,10 +64,11 @@ fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>) -> bool {
         return true;
     };
     let refusal = crate::rules::lifecycle::may_run(&claimed.effects, &claimed.kind.rules);
-    let (attempt, slot) = core.begin(claimed, Pooled::Threads, owner.clone());
+    let (attempt, filled) = core.begin(claimed, Pooled::Threads, owner.clone(), slot.take());
+    *slot = Some(filled);
     drop(held);
     if let Some(stop) = refusal {
-        core.end(&attempt, slot, AttemptEnd::Stopped(stop));
+        core.end(&attempt, AttemptEnd::Stopped(stop));
         return true;
     }
     let cx = Cx::new(attempt.clone());
@@ -72,7 +80,7 @@ fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>) -> bool {
         Ok(Run::Unreadable(fail)) => AttemptEnd::Unreadable(fail.text(core.shared.limits.error_text)),
         Err(panic) => panicked(&attempt, panic_text(panic), core.shared.limits.error_text),
     };
-    let ours = core.end(&attempt, slot, how);
+    let ours = core.end(&attempt, how);
     if !ours {
         core.stuck.fetch_sub(1, Ordering::AcqRel);
     }

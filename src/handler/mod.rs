@@ -8,6 +8,7 @@ pub(crate) mod call;
 pub(crate) mod calls;
 pub(crate) mod cx;
 pub(crate) mod effect;
+pub(crate) mod ends;
 pub(crate) mod enqueue;
 pub(crate) mod fail;
 pub(crate) mod flow;

@@ -98,7 +98,7 @@ pub(crate) struct Changed {
     /// For a claim: how long it could have run before.
     pub(crate) waited_ms: Option<u64>,
     /// For the end of a claim.
-    pub(crate) run: Option<Box<Run>>,
+    pub(crate) run: Option<Run>,
 }
 
 impl Changed {

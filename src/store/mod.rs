@@ -20,6 +20,7 @@ mod options;
 mod outbox;
 mod own;
 mod pack;
+mod plain_row;
 mod private;
 mod read;
 mod record;
@@ -51,6 +52,7 @@ pub use write::{FAILED, Write};
 
 use parking_lot::Mutex;
 use shared::Shared;
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -98,6 +100,10 @@ impl Store {
     /// Hands a request to the writer. On `Err` the request comes back unsettled.
     pub fn submit(&self, lane: Lane, op: Box<dyn Op>) -> Result<(), (Box<dyn Op>, StoreError)> {
         self.inner.shared.submit(lane, op)
+    }
+    /// Has the outcome that waits last take `what` along, if it knows it: then nothing is left of it, and no request has to be made.
+    pub fn join(&self, what: &mut dyn Any) -> Result<(), StoreError> {
+        self.inner.shared.join(what)
     }
     /// The length of the file in bytes; 0 on a simulated disk.
     pub fn size_bytes(&self) -> u64 {

@@ -47,6 +47,44 @@ fn a_hundred_enqueues_share_one_commit() {
     assert_eq!((check_rows(&store).ready, check_rows(&store).identities), (100, 100));
 }
 
+/// Outcomes of one sort arrive while the writer is busy: what comes directly behind one rides with it; what comes behind another needs
+/// a request of its own, and so does whatever comes when none waits.
+#[test]
+fn an_outcome_takes_along_what_comes_behind_it() {
+    struct Many(Vec<u32>, Sender<Vec<u32>>);
+    impl Op for Many {
+        fn run(&mut self, _: &mut Write<'_>) -> Result<(), StoreError> {
+            Ok(())
+        }
+        fn take_along(&mut self, more: &mut dyn Any) -> bool {
+            let more = more.downcast_mut::<Option<u32>>().and_then(Option::take);
+            self.0.extend(more);
+            more.is_some()
+        }
+        fn settle(self: Box<Self>, _: Result<(), StoreError>) {
+            let _ = self.1.send(self.0);
+        }
+    }
+    let store = open(&SimDisk::new());
+    let join = |n: u32| {
+        let mut n = Some(n);
+        store.join(&mut n).map(|()| n)
+    };
+    let gate = Gate::close(&store);
+    assert_eq!(join(1).unwrap(), Some(1));
+    let (to, told) = mpsc::channel();
+    store.submit(Lane::Outcome, Box::new(Many(vec![1], to))).map_err(|(_, e)| e).unwrap();
+    assert_eq!(join(2).unwrap(), None);
+    send(&store, Lane::Enqueue, |_| Ok(()));
+    assert_eq!(join(3).unwrap(), None);
+    send(&store, Lane::Outcome, |_| Ok(()));
+    assert_eq!(join(4).unwrap(), Some(4));
+    drop(gate);
+    assert_eq!(told.recv().unwrap(), [1, 2, 3]);
+    store.clone().close().unwrap();
+    assert!(matches!(join(5), Err(StoreError::Closed)));
+}
+
 /// Outcomes arrive while enqueues wait: they go first, whatever came earlier.
 #[test]
 fn outcomes_go_before_enqueues() {

@@ -3,6 +3,7 @@
 use super::{Mine, until};
 use crate::ground::{DAY, Ground, HOUR, MINUTE, PATIENCE, SECOND, Signs, is, kind, listen, thread};
 use onceward::{AsyncCx, Backoff, Error, Fail, Policy, State};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -70,6 +71,41 @@ fn a_panic_in_a_task_costs_one_attempt_and_the_next_job_runs_at_once() {
     ground.close(jobs);
     println!("panics in tasks: {} ways", ids.len());
     assert_eq!(ground.signs.words(), PANICS);
+}
+
+/// Two thousand jobs at once, half of which have to wait for something: they are claimed ahead of the tasks, each runs once, and never
+/// more at a time than were asked for.
+#[test]
+fn tasks_are_given_work_ahead_and_never_more_at_a_time_than_asked_for() {
+    const JOBS: u64 = 2_000;
+    let ground = Ground::new();
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (at_work, peak) = (now.clone(), most.clone());
+    let jobs = ground
+        .builder()
+        .tasks(3)
+        .on_async(move |_, j: Good| {
+            let (at_work, peak) = (at_work.clone(), peak.clone());
+            async move {
+                peak.fetch_max(at_work.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if j.n % 2 == 0 {
+                    tokio::task::yield_now().await;
+                }
+                at_work.fetch_sub(1, Ordering::SeqCst);
+                Ok(())
+            }
+        })
+        .start()
+        .unwrap();
+    let batch: Vec<_> = (0..JOBS).map(|n| Good::new(&n.to_string(), n)).collect();
+    let ids: Vec<_> = jobs.enqueue_many(&batch).unwrap().iter().map(|e| e.id()).collect();
+    ground.settle(&jobs);
+    ids.iter().for_each(|id| is(&jobs, *id, State::Done));
+    assert_eq!(now.load(Ordering::SeqCst), 0);
+    assert!((1..=3).contains(&most.load(Ordering::SeqCst)), "{most:?} at a time");
+    let recount = ground.close(jobs);
+    assert_eq!(u64::from(recount.attempts()), JOBS);
+    println!("work ahead: {JOBS} jobs, {most:?} at a time");
 }
 
 /// One task never ends, another blocks its thread. Both are fenced when their leases lapse: the first is aborted at once, the

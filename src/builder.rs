@@ -187,7 +187,7 @@ impl Builder {
     }
     /// Async handlers at a time (default 64).
     pub fn tasks(mut self, n: usize) -> Self {
-        self.tasks = n.max(1);
+        self.tasks = n.clamp(1, MOST_TASKS);
         self
     }
     /// The runtime for async handlers, performers and probes; without one the queue starts its own.
@@ -524,6 +524,9 @@ fn task_ends(core: &Arc<Core>, bridge: Option<&Arc<Tasks>>) -> (Option<ToTasks>,
 fn default_cores() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
 }
+
+/// More handlers than any runtime carries at once; their places are counted, so a number without bound would be none.
+const MOST_TASKS: usize = 1 << 20;
 
 fn default_workers() -> usize {
     (2 * default_cores()).clamp(4, 16)

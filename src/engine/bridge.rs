@@ -47,6 +47,8 @@ struct Inner {
     /// By number; one that was aborted is not among them any more, even if it hangs.
     tasks: HashMap<u64, Place>,
     last: u64,
+    /// Tasks that have taken nothing yet: each is good for one of those that wait.
+    fresh: usize,
     /// Somebody is about to look whether there are tasks enough.
     starting: bool,
 }
@@ -56,6 +58,14 @@ struct Inner {
 struct Place {
     token: Option<Token>,
     abort: Option<AbortHandle>,
+}
+
+impl Inner {
+    /// A task ends.
+    fn leave(&mut self, n: u64) {
+        let fresh = self.tasks.remove(&n).is_some_and(|place| place.token.is_none());
+        self.fresh -= usize::from(fresh);
+    }
 }
 
 impl Tokio {
@@ -86,6 +96,7 @@ impl Tokio {
         let task = {
             let mut inner = self.line.inner.lock();
             let n = inner.tasks.iter().find(|(_, place)| place.token == Some(token)).map(|(n, _)| *n);
+            // Fenced, so it has a token: it is not among the fresh ones.
             n.and_then(|n| inner.tasks.remove(&n))
         };
         // Not with the lock held: where the runtime is gone the task is dropped at once, and takes itself out of the list.
@@ -102,6 +113,7 @@ impl Tokio {
         // the next open finds that.
         let (waiting, tasks) = {
             let mut inner = self.line.inner.lock();
+            inner.fresh = 0;
             (std::mem::take(&mut inner.waiting), std::mem::take(&mut inner.tasks))
         };
         drop(waiting);
@@ -128,12 +140,13 @@ impl Line {
         self.handle.spawn(async move { start.start() });
     }
     /// One task more, if there is work for it.
-    fn another(&self, core: &Core, beside: usize) -> Option<u64> {
+    fn another(&self, core: &Core) -> Option<u64> {
         let mut inner = self.inner.lock();
-        if inner.tasks.len() >= core.tasks.capacity || inner.waiting.len() <= beside {
+        if inner.tasks.len() >= core.tasks.capacity || inner.waiting.len() <= inner.fresh {
             return None;
         }
         inner.last += 1;
+        inner.fresh += 1;
         let n = inner.last;
         inner.tasks.insert(n, Place::default());
         Some(n)
@@ -141,14 +154,15 @@ impl Line {
     /// The next job for a task; it ends if there is none, or if it was aborted.
     fn next(&self, n: u64) -> Option<Claimed> {
         let mut inner = self.inner.lock();
-        let Inner { waiting, tasks, .. } = &mut *inner;
+        let Inner { waiting, tasks, fresh, .. } = &mut *inner;
         let place = tasks.get_mut(&n)?;
         let next = waiting.pop_front();
         match &next {
-            Some(claimed) => place.token = Some(claimed.lease.token()),
-            None => {
-                tasks.remove(&n);
+            Some(claimed) => {
+                *fresh -= usize::from(place.token.is_none());
+                place.token = Some(claimed.lease.token());
             }
+            None => inner.leave(n),
         }
         next
     }
@@ -193,15 +207,13 @@ impl Task {
     /// Starts as many tasks as there are jobs that wait, and places.
     fn start(&mut self) {
         self.line.inner.lock().starting = false;
-        let mut started = 0;
-        while let Some(n) = self.line.another(&self.core, started) {
+        while let Some(n) = self.line.another(&self.core) {
             let mut task = Self::new(&self.core, &self.line, Some(n));
             let join = self.line.handle.spawn(async move { task.run(n).await });
             // It may be over already, and have taken itself out.
             if let Some(place) = self.line.inner.lock().tasks.get_mut(&n) {
                 place.abort = Some(join.abort_handle());
             }
-            started += 1;
         }
         self.over = true;
     }
@@ -257,6 +269,8 @@ fn begin(
         Some(Handler::Blocking(_)) | None => None,
     };
     let (Some(held), Some(handler)) = (may_start(core, &claimed), handler) else {
+        // No handler runs meanwhile, so none may be blamed for a death.
+        core.rest(slot);
         core.never_started(claimed, Pooled::Tasks);
         return None;
     };
@@ -274,7 +288,8 @@ impl Drop for Task {
         }
         let (aborted, left) = {
             let mut inner = self.line.inner.lock();
-            let aborted = self.n.is_some_and(|n| inner.tasks.remove(&n).is_none());
+            let aborted = self.n.is_some_and(|n| !inner.tasks.contains_key(&n));
+            self.n.into_iter().for_each(|n| inner.leave(n));
             inner.starting &= self.n.is_some();
             (aborted, if aborted { VecDeque::new() } else { std::mem::take(&mut inner.waiting) })
         };

@@ -304,7 +304,7 @@ impl Dispatcher {
         let first = matches!(record.state, JobState::Ready { ticket } if ticket == id.0);
         changed.waited_ms = first.then(|| now.wall.since(row.enqueued));
         let record = changed.change.record();
-        let (attempts, cancel, suspect) = (record.attempts, record.cancel, record.suspect);
+        let (attempts, cancel, suspect, deadline) = (record.attempts, record.cancel, record.suspect, record.deadline);
         self.changes.push(changed);
         if suspect {
             self.suspect = Some(now.mono);
@@ -320,6 +320,7 @@ impl Dispatcher {
             attempts,
             cancel,
             suspect,
+            deadline,
         };
         self.prepared.push((claimed, pooled));
         Ok(if suspect { Claimedness::HoldAll } else { Claimedness::Claimed })

@@ -45,21 +45,27 @@ pub(crate) fn spawn(core: Arc<Core>, jobs: Receiver<Claimed>, n: usize) -> std::
     })
 }
 
-/// Whether a claimed job may still be started: not while the queue stops, nor after its kind was paused. The pauses are held
-/// until it has begun, so that a pause is acknowledged before or after that, never in between.
+/// Whether a claimed job may still be started: not while the queue stops, nor after its kind was paused, it was cancelled or its
+/// deadline passed: it may have waited for a place since its claim. The pauses are held until it has begun, so that a pause is
+/// acknowledged before or after that, never in between.
 pub(crate) fn may_start<'a>(core: &'a Core, claimed: &Claimed) -> Option<RwLockReadGuard<'a, Pauses>> {
     let pauses = core.shared.pauses.read();
     let may = core.shared.phase() == Phase::Open && !core.shared.covered(&pauses, &claimed.stored_kind);
-    may.then_some(pauses)
+    let late = claimed.deadline.is_some_and(|deadline| core.shared.now().wall > deadline);
+    let gone = late || core.cancels.lock().contains(&claimed.lease.job());
+    (may && !gone).then_some(pauses)
 }
 
 /// Runs one claimed job; `false` if this thread was replaced meanwhile and should end.
 fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>, slot: &mut Option<SlotNo>) -> bool {
     let Some(held) = may_start(core, &claimed) else {
+        // No handler runs meanwhile, so none may be blamed for a death.
+        core.rest(slot);
         core.never_started(claimed, Pooled::Threads);
         return true;
     };
     let Some(Handler::Blocking(handler)) = core.handlers.of(claimed.kind.name).cloned() else {
+        core.rest(slot);
         core.never_started(claimed, Pooled::Threads);
         return true;
     };

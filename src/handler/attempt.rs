@@ -8,7 +8,7 @@ use crate::model::attempt::{Run, Stop};
 use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, Lease};
 use crate::model::job::{JobRow, Memo};
-use crate::model::time::Mono;
+use crate::model::time::{Mono, Wall};
 use crate::rules::look::{Look, look};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -26,6 +26,8 @@ pub(crate) struct Claimed {
     pub(crate) cancel: bool,
     /// It may have killed the process: it runs alone.
     pub(crate) suspect: bool,
+    /// The last instant at which it may begin.
+    pub(crate) deadline: Option<Wall>,
     pub(crate) effects: Vec<EffectRecord>,
     pub(crate) memos: Vec<Memo>,
     pub(crate) kind: Arc<Kind>,

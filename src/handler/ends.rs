@@ -31,13 +31,24 @@ pub(crate) trait HearsEnds: Send + Sync {
 
 /// The ends of attempts, as many as came one after the other: what they share is paid for once.
 pub(crate) struct EndOp {
-    /// Each with the place of its own change, if it was accepted.
-    ends: Vec<(End, Option<usize>)>,
-    /// It failed beside others: no end joins it any more.
-    alone: bool,
+    /// Each with what became of it.
+    ends: Vec<(End, Came)>,
+    /// Which of them is decided.
+    at: usize,
     hears: Arc<dyn HearsEnds>,
     /// Their own changes, each before what followed for other jobs.
     done: Vec<Changed>,
+}
+
+/// What becomes of an end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Came {
+    /// Nothing yet, or it was refused.
+    Nothing,
+    /// Its own change is at this place.
+    At(usize),
+    /// It cannot be written: the others are, without it. Its claim stays until the next open.
+    Left,
 }
 
 impl EndOp {
@@ -51,7 +62,7 @@ impl EndOp {
         store.join(&mut end).map_err(store_error)?;
         let Some(end) = end else { return Ok(()) };
         let shared = end.attempt.shared.clone();
-        let op = Self { ends: vec![(end, None)], alone: false, hears, done: Vec::new() };
+        let op = Self { ends: vec![(end, Came::Nothing)], at: 0, hears, done: Vec::new() };
         shared.submit(Lane::Outcome, Box::new(op))
     }
 }
@@ -84,23 +95,34 @@ impl Op for EndOp {
         self.done.clear();
         self.done.reserve(self.ends.len());
         let Some(now) = self.ends.first().map(|(end, _)| end.attempt.shared.now()) else { return Ok(()) };
-        for (end, own) in &mut self.ends {
+        for (nth, (end, came)) in self.ends.iter_mut().enumerate().filter(|(_, (_, came))| *came != Came::Left) {
+            self.at = nth;
             let (at, written) = (self.done.len(), tx.touches());
-            *own = match end.decide(tx, now, &mut self.done) {
-                Ok(accepted) => accepted.then_some(at),
+            *came = match end.decide(tx, now, &mut self.done) {
+                Ok(true) => Came::At(at),
+                Ok(false) => Came::Nothing,
                 // Nothing of it was written: the claim stays until the next open, and the other ends count.
-                Err(e) if !e.is_storage() && tx.touches() == written => None,
+                Err(e) if !e.is_storage() && tx.touches() == written => Came::Nothing,
                 Err(e) => return Err(e),
             };
         }
         Ok(())
     }
     fn take_along(&mut self, more: &mut dyn Any) -> bool {
-        let more = more.downcast_mut::<Option<End>>().filter(|_| !self.alone);
-        let end = more.and_then(Option::take);
+        let end = more.downcast_mut::<Option<End>>().and_then(Option::take);
         let joined = end.is_some();
-        self.ends.extend(end.map(|end| (end, None)));
+        self.ends.extend(end.map(|end| (end, Came::Nothing)));
         joined
+    }
+    fn leave_out(&mut self) -> bool {
+        let others = self.ends.iter().filter(|(_, came)| *came != Came::Left).count() > 1;
+        match self.ends.get_mut(self.at).filter(|_| others) {
+            Some((_, came)) => {
+                *came = Came::Left;
+                true
+            }
+            None => false,
+        }
     }
     fn answers(&self) -> usize {
         self.ends.len()
@@ -113,25 +135,14 @@ impl Op for EndOp {
         true
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
-        let Self { ends, alone: _, hears, mut done } = *self;
-        if let Err(e) = &result
-            && ends.len() > 1
-            && !matches!(e, StoreError::Closed | StoreError::Stopped(_) | StoreError::Unknown)
-        {
-            // One of them cannot be written: the others must not wait for it.
-            for (end, _) in ends {
-                let (shared, job) = (end.attempt.shared.clone(), end.attempt.id());
-                let op = Self { ends: vec![(end, None)], alone: true, hears: hears.clone(), done: Vec::new() };
-                if shared.submit(Lane::Outcome, Box::new(op)).is_err() {
-                    hears.over(&[(job, false)]);
-                }
-            }
-            return;
-        }
+        let Self { ends, at: _, hears, mut done } = *self;
         let report = ends.first().map(|(end, _)| end.attempt.shared.report.clone());
         let mut over = Vec::with_capacity(ends.len());
-        for (end, own) in ends {
-            let own = own.filter(|_| result.is_ok()).and_then(|at| done.get_mut(at));
+        for (end, came) in ends {
+            let own = match came {
+                Came::At(at) if result.is_ok() => done.get_mut(at),
+                Came::At(_) | Came::Nothing | Came::Left => None,
+            };
             over.push((end.attempt.id(), own.is_some()));
             if let Some(own) = own {
                 own.run = Some(end.seen);

@@ -34,6 +34,10 @@ pub trait Op: Send {
     fn take_along(&mut self, _: &mut dyn Any) -> bool {
         false
     }
+    /// It failed alone, and was undone: whether it can be run again without the part of it that failed.
+    fn leave_out(&mut self) -> bool {
+        false
+    }
     /// For how many requests it stands, when it comes to telling them.
     fn answers(&self) -> usize {
         1

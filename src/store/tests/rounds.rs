@@ -2,6 +2,7 @@
 
 use super::*;
 use redb::{MultimapTableDefinition, ReadableTable, TableDefinition};
+use std::collections::BTreeSet;
 
 const ORDERS: TableDefinition<'static, u64, &str> = TableDefinition::new("orders");
 const TAGS: MultimapTableDefinition<'static, u64, u64> = MultimapTableDefinition::new("tags");
@@ -514,4 +515,53 @@ fn the_last_handle_may_go_with_an_answer() {
         std::thread::yield_now();
     }
     assert_eq!(told.lock().iter().filter(|(n, _)| *n != usize::MAX).count(), 400);
+}
+
+/// Ten ends in one request; two of them cannot be written, and that shows after they have written something. The others are durable,
+/// also if the store is closed at once: nobody has to hand them in again. Those two leave no trace, and what else is in the round stays.
+#[test]
+fn a_request_of_many_parts_goes_without_those_that_fail() {
+    struct Parts {
+        left: BTreeSet<u64>,
+        at: u64,
+        runs: u64,
+        to: Sender<(Result<(), StoreError>, BTreeSet<u64>, u64)>,
+    }
+    impl Op for Parts {
+        fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+            self.runs += 1;
+            for part in (0..10).filter(|part| !self.left.contains(part)) {
+                self.at = part;
+                tx.put_meta(&format!("part/{part}"), &[1])?;
+                if part == 3 || part == 7 {
+                    return Err(StoreError::corrupt("a damaged line"));
+                }
+            }
+            Ok(())
+        }
+        fn leave_out(&mut self) -> bool {
+            self.left.insert(self.at)
+        }
+        fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+            let _ = self.to.send((result, self.left, self.runs));
+        }
+    }
+    for beside in [false, true] {
+        let disk = SimDisk::new();
+        let store = open(&disk);
+        let hold = beside.then(|| send(&store, Lane::Outcome, |tx| tx.put_meta("beside", &[1])));
+        let (to, told) = mpsc::channel();
+        let op = Parts { left: BTreeSet::new(), at: 0, runs: 0, to };
+        store.submit(Lane::Outcome, Box::new(op)).map_err(|(_, e)| e).unwrap();
+        store.close().unwrap();
+        let (result, left, runs) = told.recv().unwrap();
+        assert!(result.is_ok() && left == BTreeSet::from([3, 7]) && runs >= 3, "{result:?} {left:?} {runs}");
+        assert!(hold.is_none_or(|heard| heard.recv().unwrap() == Heard::Settled(())));
+        let store = open(&disk);
+        let mut names = store.read(|r| r.meta_names("part/")).unwrap();
+        names.sort();
+        let all: Vec<String> = [0, 1, 2, 4, 5, 6, 8, 9].map(|n| format!("part/{n}")).to_vec();
+        assert_eq!((names, store.read(|r| r.meta("beside")).unwrap().is_some()), (all, beside));
+        store.close().unwrap();
+    }
 }

@@ -33,6 +33,9 @@
 //! ```
 
 mod crash;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
 mod provider;
 
 pub use crash::{Broken, Scene, Tried, crash_everywhere, naive};

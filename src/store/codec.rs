@@ -290,15 +290,23 @@ fn read_serde<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     if used == bytes.len() { Ok(value) } else { Err(format!("{} bytes too many", bytes.len() - used)) }
 }
 
-/// Decodes any bytes as every kind of record: it comes back whatever they are, with the number of kinds that could be read.
-#[cfg(any(test, feature = "testkit"))]
+/// Decodes any bytes as every kind of record: it comes back whatever they are, with the number of kinds that could be read. What could
+/// be read is the same after it was written again.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn decode_records(bytes: &[u8]) -> usize {
-    fn one<T: Stored>(bytes: &[u8]) -> usize {
+    fn read<T: Stored + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
+        let Ok(value) = decode::<T>(bytes) else { return false };
+        let mut written = Vec::new();
+        let again = encode(&value, &mut written).map_err(|e| e.to_string()).and_then(|()| decode::<T>(&written));
+        assert!(again.as_ref() == Ok(&value), "{value:?} became {again:?}");
+        true
+    }
+    fn one<T: Stored + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> usize {
         let mut sealed = vec![VERSION, T::KIND, 0, 0, 0, 0];
         sealed.extend_from_slice(bytes);
         // The payload behind a valid envelope too: otherwise the checksum hides the decoders from the fuzzer.
-        let behind = seal(T::NAME, &mut sealed).is_ok_and(|()| decode::<T>(&sealed).is_ok());
-        usize::from(decode::<T>(bytes).is_ok()) + usize::from(behind)
+        let behind = seal(T::NAME, &mut sealed).is_ok_and(|()| read::<T>(&sealed));
+        usize::from(read::<T>(bytes)) + usize::from(behind)
     }
     one::<JobRow>(bytes)
         + one::<StateRow>(bytes)
@@ -308,6 +316,7 @@ pub(super) fn decode_records(bytes: &[u8]) -> usize {
         + one::<Memo>(bytes)
         + one::<Entry>(bytes)
         + one::<LetterRecord>(bytes)
+        + one::<Act>(bytes)
         + one::<OutboxRow>(bytes)
         + one::<Delivery>(bytes)
         + one::<Remembered>(bytes)

@@ -12,6 +12,8 @@ mod create;
 #[cfg(feature = "testkit")]
 pub mod disk;
 mod error;
+#[cfg(feature = "fuzzing")]
+mod fuzz;
 mod heal;
 mod intents;
 mod lend;
@@ -36,12 +38,14 @@ pub use codec::{decode_app, encode_app};
 #[cfg(feature = "testkit")]
 pub use disk::DiskFactory;
 pub use error::StoreError;
+#[cfg(feature = "fuzzing")]
+pub use fuzz::{intent_keys, values, with_value_changed, words};
 pub use intents::memory::Sizes;
 pub use op::{Lane, Op, RoundHook, StoreEvent, Tell};
 pub use options::{Commits, Opened, Place, StoreOptions};
 pub use outbox::TopicDepth;
 pub use own::{AppTable, Own};
-#[cfg(feature = "testkit")]
+#[cfg(feature = "fuzzing")]
 pub use pack::decode_anything;
 #[cfg(feature = "testkit")]
 pub use read::Depth;

@@ -205,6 +205,16 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
+/// Whether any bytes, under a right checksum, are a header or a slot; one that was read is the same after it was written.
+#[cfg(feature = "fuzzing")]
+pub(super) fn comes_back(bytes: &[u8]) -> bool {
+    let block = sealed(&[bytes.get(..SIZE - 4).unwrap_or(bytes)]);
+    let (header, slot) = (RunHeader::from_bytes(&block), Slot::from_bytes(&block));
+    assert!(header.is_none_or(|h| RunHeader::from_bytes(&h.to_bytes()) == Some(h)), "{header:?}");
+    assert!(slot.is_none_or(|s| Slot::from_bytes(&s.to_bytes()) == Some(s)), "{slot:?}");
+    header.is_some() || slot.is_some()
+}
+
 /// Fields, zeroes, checksum: a half-written slot must not name a job.
 fn sealed(fields: &[&[u8]]) -> [u8; SIZE] {
     let mut out = [0; SIZE];

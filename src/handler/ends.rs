@@ -15,6 +15,9 @@ use crate::store::{Lane, Op, StoreError, Write};
 use std::any::Any;
 use std::sync::Arc;
 
+/// No more joins a request that has so many bytes to write: a round is cut between requests.
+const FULL: usize = 1 << 20;
+
 /// The end of an attempt.
 pub(crate) struct End {
     pub(crate) attempt: Arc<Attempt>,
@@ -35,6 +38,8 @@ pub(crate) struct EndOp {
     ends: Vec<(End, Option<usize>)>,
     /// It failed beside others: no end joins it any more.
     alone: bool,
+    /// What its handlers left for their callers, in bytes.
+    bytes: usize,
     hears: Arc<dyn HearsEnds>,
     /// Their own changes, each before what followed for other jobs.
     done: Vec<Changed>,
@@ -51,12 +56,17 @@ impl EndOp {
         store.join(&mut end).map_err(store_error)?;
         let Some(end) = end else { return Ok(()) };
         let shared = end.attempt.shared.clone();
-        let op = Self { ends: vec![(end, None)], alone: false, hears, done: Vec::new() };
-        shared.submit(Lane::Outcome, Box::new(op))
+        shared.submit(Lane::Outcome, Box::new(Self::of(end, false, hears)))
+    }
+    fn of(end: End, alone: bool, hears: Arc<dyn HearsEnds>) -> Self {
+        Self { bytes: end.bytes(), ends: vec![(end, None)], alone, hears, done: Vec::new() }
     }
 }
 
 impl End {
+    fn bytes(&self) -> usize {
+        self.output.as_ref().map_or(0, Vec::len)
+    }
     /// Its own change and what followed for other jobs, behind those in `done`; `false` if it was refused: another claim, a decision or
     /// the job's end came first.
     fn decide(&self, tx: &mut Write<'_>, now: Now, done: &mut Vec<Changed>) -> Result<bool, StoreError> {
@@ -96,11 +106,11 @@ impl Op for EndOp {
         Ok(())
     }
     fn take_along(&mut self, more: &mut dyn Any) -> bool {
-        let more = more.downcast_mut::<Option<End>>().filter(|_| !self.alone);
-        let end = more.and_then(Option::take);
-        let joined = end.is_some();
-        self.ends.extend(end.map(|end| (end, None)));
-        joined
+        let more = more.downcast_mut::<Option<End>>().filter(|_| !self.alone && self.bytes < FULL);
+        let Some(end) = more.and_then(Option::take) else { return false };
+        self.bytes += end.bytes();
+        self.ends.push((end, None));
+        true
     }
     fn answers(&self) -> usize {
         self.ends.len()
@@ -113,7 +123,7 @@ impl Op for EndOp {
         true
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
-        let Self { ends, alone: _, hears, mut done } = *self;
+        let Self { ends, alone: _, bytes: _, hears, mut done } = *self;
         if let Err(e) = &result
             && ends.len() > 1
             && !matches!(e, StoreError::Closed | StoreError::Stopped(_) | StoreError::Unknown)
@@ -121,8 +131,7 @@ impl Op for EndOp {
             // One of them cannot be written: the others must not wait for it.
             for (end, _) in ends {
                 let (shared, job) = (end.attempt.shared.clone(), end.attempt.id());
-                let op = Self { ends: vec![(end, None)], alone: true, hears: hears.clone(), done: Vec::new() };
-                if shared.submit(Lane::Outcome, Box::new(op)).is_err() {
+                if shared.submit(Lane::Outcome, Box::new(Self::of(end, true, hears.clone()))).is_err() {
                     hears.over(&[(job, false)]);
                 }
             }

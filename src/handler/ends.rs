@@ -15,6 +15,9 @@ use crate::store::{Lane, Op, StoreError, Write};
 use std::any::Any;
 use std::sync::Arc;
 
+/// No more joins a request that has so many bytes to write: a round is cut between requests.
+const FULL: usize = 1 << 20;
+
 /// The end of an attempt.
 pub(crate) struct End {
     pub(crate) attempt: Arc<Attempt>,
@@ -35,6 +38,8 @@ pub(crate) struct EndOp {
     ends: Vec<(End, Came)>,
     /// Which of them is decided.
     at: usize,
+    /// What its handlers left for their callers, in bytes.
+    bytes: usize,
     hears: Arc<dyn HearsEnds>,
     /// Their own changes, each before what followed for other jobs.
     done: Vec<Changed>,
@@ -62,12 +67,15 @@ impl EndOp {
         store.join(&mut end).map_err(store_error)?;
         let Some(end) = end else { return Ok(()) };
         let shared = end.attempt.shared.clone();
-        let op = Self { ends: vec![(end, Came::Nothing)], at: 0, hears, done: Vec::new() };
+        let op = Self { bytes: end.bytes(), ends: vec![(end, Came::Nothing)], at: 0, hears, done: Vec::new() };
         shared.submit(Lane::Outcome, Box::new(op))
     }
 }
 
 impl End {
+    fn bytes(&self) -> usize {
+        self.output.as_ref().map_or(0, Vec::len)
+    }
     /// Its own change and what followed for other jobs, behind those in `done`; `false` if it was refused: another claim, a decision or
     /// the job's end came first.
     fn decide(&self, tx: &mut Write<'_>, now: Now, done: &mut Vec<Changed>) -> Result<bool, StoreError> {
@@ -109,10 +117,11 @@ impl Op for EndOp {
         Ok(())
     }
     fn take_along(&mut self, more: &mut dyn Any) -> bool {
-        let end = more.downcast_mut::<Option<End>>().and_then(Option::take);
-        let joined = end.is_some();
-        self.ends.extend(end.map(|end| (end, Came::Nothing)));
-        joined
+        let more = more.downcast_mut::<Option<End>>().filter(|_| self.bytes < FULL);
+        let Some(end) = more.and_then(Option::take) else { return false };
+        self.bytes += end.bytes();
+        self.ends.push((end, Came::Nothing));
+        true
     }
     fn leave_out(&mut self) -> bool {
         let others = self.ends.iter().filter(|(_, came)| *came != Came::Left).count() > 1;
@@ -135,7 +144,7 @@ impl Op for EndOp {
         true
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
-        let Self { ends, at: _, hears, mut done } = *self;
+        let Self { ends, at: _, bytes: _, hears, mut done } = *self;
         let report = ends.first().map(|(end, _)| end.attempt.shared.report.clone());
         let mut over = Vec::with_capacity(ends.len());
         for (end, came) in ends {

@@ -123,10 +123,14 @@ impl Op for EndOp {
         self.ends.push((end, Came::Nothing));
         true
     }
-    fn leave_out(&mut self) -> bool {
+    fn leave_out(&mut self, error: Option<&StoreError>) -> bool {
         let others = self.ends.iter().filter(|(_, came)| *came != Came::Left).count() > 1;
         match self.ends.get_mut(self.at).filter(|_| others) {
-            Some((_, came)) => {
+            Some((end, came)) => {
+                let (id, why) = (end.attempt.id(), error.map_or_else(String::new, |e| format!(": {e}")));
+                end.attempt.shared.report.warn(&format!(
+                    "the end of job {id} cannot be written, and its claim stays until the file is opened again{why}"
+                ));
                 *came = Came::Left;
                 true
             }

@@ -35,7 +35,7 @@ pub trait Op: Send {
         false
     }
     /// It failed alone, and was undone: whether it can be run again without the part of it that failed.
-    fn leave_out(&mut self) -> bool {
+    fn leave_out(&mut self, _: Option<&StoreError>) -> bool {
         false
     }
     /// For how many requests it stands, when it comes to telling them.

@@ -195,8 +195,8 @@ impl Writer {
                     self.answer(group, Duration::ZERO);
                     return Ok(Vec::new());
                 }
-                Ended::Undone(Undo::Op { index, alone: true, .. })
-                    if group.ops.get_mut(index).and_then(|w| w.op.as_mut()).is_some_and(|op| op.leave_out()) => {}
+                Ended::Undone(Undo::Op { index, ref error, alone: true })
+                    if group.ops.get_mut(index).and_then(|w| w.op.as_mut()).is_some_and(|op| op.leave_out(error.as_ref())) => {}
                 Ended::Undone(Undo::Op { index, error, alone: true }) => {
                     let waiting = group.ops.remove(index);
                     self.answers.catch_up();

@@ -10,7 +10,6 @@ use super::page::{Entry, Page};
 use crate::model::id::{JobId, KindId};
 use crate::model::job::{Identity, Intent, JobRow};
 use redb::ReadableTable;
-use std::collections::BTreeSet;
 
 type Bytes = &'static [u8];
 
@@ -183,7 +182,7 @@ impl<S: Source> Rows<'_, S> {
     /// How many intents are known: one walk over everything, for tests.
     #[cfg(feature = "testkit")]
     pub(crate) fn count_intents(&self) -> Result<u64, StoreError> {
-        let mut intents = BTreeSet::new();
+        let mut intents = std::collections::BTreeSet::new();
         for id in self.job_ids()? {
             if let Some(row) = self.job(id)? {
                 intents.insert(identity_key(row.kind, row.key.as_str()));

@@ -539,7 +539,7 @@ fn a_request_of_many_parts_goes_without_those_that_fail() {
             }
             Ok(())
         }
-        fn leave_out(&mut self) -> bool {
+        fn leave_out(&mut self, _: Option<&StoreError>) -> bool {
             self.left.insert(self.at)
         }
         fn settle(self: Box<Self>, result: Result<(), StoreError>) {

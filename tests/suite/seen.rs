@@ -231,6 +231,8 @@ fn counters_and_gauges_agree_with_a_recount() {
         let _ = jobs.enqueue(&story(key, &[Act::Wait])).unwrap();
         ground.signs.until(&format!("{key} waits"), 1);
     }
+    // A claim is handed out first and counted right behind that: a handler may be a moment ahead of the counters.
+    until(|| jobs.snapshot().unwrap().all.claims_total >= ground.lines.all().len() as u64 + 2);
     let s = jobs.snapshot().unwrap();
     let (plain, stories) = (&s.kinds["plain"], &s.kinds["story"]);
     assert_eq!((plain.enqueued_total, plain.duplicate_suppressed_total["enqueue"]), (20, 20));

@@ -196,7 +196,11 @@ impl Writer {
                     return Ok(Vec::new());
                 }
                 Ended::Undone(Undo::Op { index, ref error, alone: true })
-                    if group.ops.get_mut(index).and_then(|w| w.op.as_mut()).is_some_and(|op| op.leave_out(error.as_ref())) => {}
+                    if group
+                        .ops
+                        .get_mut(index)
+                        .and_then(|w| w.op.as_mut())
+                        .is_some_and(|op| op.leave_out(error.as_ref())) => {}
                 Ended::Undone(Undo::Op { index, error, alone: true }) => {
                     let waiting = group.ops.remove(index);
                     self.answers.catch_up();

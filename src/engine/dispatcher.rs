@@ -320,7 +320,8 @@ impl Dispatcher {
             attempts,
             cancel,
             suspect,
-            deadline,
+            // One that is past already goes on for another reason, e.g. to ask about an effect.
+            deadline: deadline.filter(|at| *at >= now.wall),
         };
         self.prepared.push((claimed, pooled));
         Ok(if suspect { Claimedness::HoldAll } else { Claimedness::Claimed })

@@ -26,7 +26,7 @@ pub(crate) struct Claimed {
     pub(crate) cancel: bool,
     /// It may have killed the process: it runs alone.
     pub(crate) suspect: bool,
-    /// The last instant at which it may begin.
+    /// The last instant at which it may begin, if that was to come when it was claimed.
     pub(crate) deadline: Option<Wall>,
     pub(crate) effects: Vec<EffectRecord>,
     pub(crate) memos: Vec<Memo>,

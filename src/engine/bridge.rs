@@ -253,6 +253,10 @@ impl Task {
             }
         };
         self.running = None;
+        if self.line.inner.lock().waiting.is_empty() {
+            // Before its end is known: whoever is claimed to run alone is alone in the sidecar, too.
+            core.rest(&mut self.slot);
+        }
         core.end(&attempt, how);
     }
 }

@@ -37,7 +37,7 @@ pub(crate) fn spawn(core: Arc<Core>, jobs: Receiver<Claimed>, n: usize) -> std::
                 core.rest(&mut slot);
                 jobs.recv()
             });
-            if !next.is_ok_and(|claimed| run(&core, claimed, &owner, &mut slot)) {
+            if !next.is_ok_and(|claimed| run(&core, claimed, &owner, &mut slot, || jobs.is_empty())) {
                 break;
             }
         }
@@ -57,7 +57,13 @@ pub(crate) fn may_start<'a>(core: &'a Core, claimed: &Claimed) -> Option<RwLockR
 }
 
 /// Runs one claimed job; `false` if this thread was replaced meanwhile and should end.
-fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>, slot: &mut Option<SlotNo>) -> bool {
+fn run(
+    core: &Arc<Core>,
+    claimed: Claimed,
+    owner: &Arc<str>,
+    slot: &mut Option<SlotNo>,
+    last: impl Fn() -> bool,
+) -> bool {
     let Some(held) = may_start(core, &claimed) else {
         // No handler runs meanwhile, so none may be blamed for a death.
         core.rest(slot);
@@ -86,6 +92,10 @@ fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>, slot: &mut Option<S
         Ok(Run::Unreadable(fail)) => AttemptEnd::Unreadable(fail.text(core.shared.limits.error_text)),
         Err(panic) => panicked(&attempt, panic_text(panic), core.shared.limits.error_text),
     };
+    if last() {
+        // Before its end is known: whoever is claimed to run alone is alone in the sidecar, too.
+        core.rest(slot);
+    }
     let ours = core.end(&attempt, how);
     if !ours {
         core.stuck.fetch_sub(1, Ordering::AcqRel);

@@ -63,6 +63,8 @@ pub struct Builder {
     boot: [u8; 16],
     nonce: u64,
     seed: Option<u64>,
+    #[cfg(feature = "testkit")]
+    naive: bool,
     listeners: Vec<Listener>,
     alert_rules: AlertRules,
 }
@@ -86,6 +88,8 @@ impl Builder {
             boot: recover::boot_id(),
             nonce: recover::process_nonce(),
             seed: None,
+            #[cfg(feature = "testkit")]
+            naive: false,
             listeners: Vec::new(),
             alert_rules: AlertRules::default(),
         }
@@ -182,7 +186,7 @@ impl Builder {
     }
     /// Async handlers at a time (default 64).
     pub fn tasks(mut self, n: usize) -> Self {
-        self.tasks = n.max(1);
+        self.tasks = n.clamp(1, MOST_TASKS);
         self
     }
     /// The runtime for async handlers, performers and probes; without one the queue starts its own.
@@ -258,6 +262,12 @@ impl Builder {
         self.options.intents = sizes;
         self
     }
+    /// Effects keep no records.
+    #[cfg(feature = "testkit")]
+    pub(crate) fn naive(mut self, naive: bool) -> Self {
+        self.naive = naive;
+        self
+    }
     /// Seeds the jitter.
     #[cfg(feature = "testkit")]
     pub fn seed(mut self, seed: u64) -> Self {
@@ -291,8 +301,9 @@ impl Builder {
         let relays = Arc::new(Relays::new(self.relays()?));
         let clock = self.options.clock.clone();
         let limits = self.options.limits;
+        self.options.note_failures = self.alert_rules.failures;
         let (store, opened) = Store::open(self.options)?;
-        let now = clock.now();
+        let (now, boot) = clock.read();
         let (timer, told) = TimerHandle::new();
         let observer = Observer::new(self.sinks);
         for kind in &self.registry.kinds {
@@ -328,7 +339,7 @@ impl Builder {
             limits,
             key_scope: self.key_scope.unwrap_or_default(),
             calls: Calls::of(opened.instance, now.mono),
-            trust: Trust::new(kept, now, clock.boot_ms()),
+            trust: Trust::new(kept, now, boot),
             report: reporter.clone(),
             bridge: bridge.as_ref().map(|b| b.clone() as Arc<dyn Bridge>),
             watchdog: Arc::new(timer.clone()),
@@ -339,6 +350,8 @@ impl Builder {
             pid: std::process::id(),
             draws: Mutex::new(crate::engine::draws(self.seed)),
             plain: plain_rules(),
+            #[cfg(feature = "testkit")]
+            naive: self.naive,
             store: store.clone(),
         });
         let workers = self.workers.unwrap_or_else(default_workers);
@@ -472,8 +485,8 @@ fn task_ends(core: &Arc<Core>, bridge: Option<&Arc<Tasks>>) -> (Option<ToTasks>,
     match bridge {
         None => (None, Box::new(|_| {})),
         Some(b) => {
-            let (run, abort, core) = (b.clone(), b.clone(), core.clone());
-            (Some(Box::new(move |claimed| run.run(&core, claimed))), Box::new(move |token| abort.abort(token)))
+            let (run, abort, core, of) = (b.clone(), b.clone(), core.clone(), core.clone());
+            (Some(Box::new(move |claimed| run.run(&core, claimed))), Box::new(move |token| abort.abort(&of, token)))
         }
     }
 }
@@ -481,6 +494,9 @@ fn task_ends(core: &Arc<Core>, bridge: Option<&Arc<Tasks>>) -> (Option<ToTasks>,
 fn default_cores() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get)
 }
+
+/// More handlers than any runtime carries at once; their places are counted, so a number without bound would be none.
+const MOST_TASKS: usize = 1 << 20;
 
 fn default_workers() -> usize {
     (2 * default_cores()).clamp(4, 16)

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant, SystemTime};
 pub trait Clock: Send + Sync {
     /// Both clocks, read together.
     fn now(&self) -> Now;
-    /// Milliseconds since the machine booted, time in suspend included; `None` where no such clock exists. Compared with the
-    /// wall clock it tells a calendar that was set from a machine that slept.
-    fn boot_ms(&self) -> Option<u64>;
+    /// Both, and the milliseconds since the machine booted, time in suspend included; `None` where no such clock exists. Compared
+    /// with the wall clock it tells a calendar that was set from a machine that slept, so all three are of one moment: a thread that
+    /// is held up between two readings must not look like a calendar that was set.
+    fn read(&self) -> (Now, Option<u64>);
     /// Has `f` called whenever this clock is moved by hand; a clock that runs by itself never calls it.
     fn subscribe(&self, f: Box<dyn Fn() + Send + Sync>);
     /// Whether it only moves by hand: then nobody may wait for it to pass.
@@ -36,6 +37,11 @@ impl SystemClock {
     }
 }
 
+/// Two readings that are no further apart are of one moment: far below what counts as a step.
+const SAME_MOMENT_MS: u64 = 100;
+/// A machine that holds a thread up so often has worse things to tell.
+const READINGS: u32 = 8;
+
 impl Default for SystemClock {
     fn default() -> Self {
         Self::new()
@@ -49,8 +55,16 @@ impl Clock for SystemClock {
         let mono = u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX);
         Now { wall: Wall::from_system(SystemTime::now()), mono: Mono(mono) }
     }
-    fn boot_ms(&self) -> Option<u64> {
-        boot_ms()
+    fn read(&self) -> (Now, Option<u64>) {
+        let mut read = (self.now(), boot_ms());
+        for _ in 0..READINGS {
+            let before = read.1;
+            read = (self.now(), boot_ms());
+            if before.zip(read.1).is_none_or(|(a, b)| b.saturating_sub(a) <= SAME_MOMENT_MS) {
+                break;
+            }
+        }
+        read
     }
     fn subscribe(&self, _: Box<dyn Fn() + Send + Sync>) {}
     fn is_manual(&self) -> bool {
@@ -116,7 +130,11 @@ mod manual {
     impl ManualClock {
         /// Starts at this wall time.
         pub fn at(wall: Wall) -> Self {
-            let time = Time { wall: wall.0, mono: 0, boot: 0 };
+            Self::with_stopwatch(wall, 0)
+        }
+        /// Starts at this wall time, with this many ms on the stopwatch.
+        pub(crate) fn with_stopwatch(wall: Wall, mono: u64) -> Self {
+            let time = Time { wall: wall.0, mono, boot: mono };
             Self(Arc::new(Inner { time: Mutex::new(time), listeners: Mutex::new(Vec::new()) }))
         }
         /// Both clocks go on by `d`.
@@ -163,11 +181,11 @@ mod manual {
 
     impl Clock for ManualClock {
         fn now(&self) -> Now {
-            let t = *self.0.time.lock();
-            Now { wall: Wall(t.wall), mono: Mono(t.mono) }
+            self.read().0
         }
-        fn boot_ms(&self) -> Option<u64> {
-            Some(self.0.time.lock().boot)
+        fn read(&self) -> (Now, Option<u64>) {
+            let t = *self.0.time.lock();
+            (Now { wall: Wall(t.wall), mono: Mono(t.mono) }, Some(t.boot))
         }
         fn subscribe(&self, f: Box<dyn Fn() + Send + Sync>) {
             self.0.listeners.lock().push(Arc::from(f));
@@ -193,11 +211,11 @@ mod manual {
                 count.fetch_add(1, Ordering::SeqCst);
             }));
             clock.advance(Duration::from_millis(5));
-            assert_eq!((clock.now(), clock.boot_ms()), (Now { wall: Wall(1_005), mono: Mono(5) }, Some(5)));
+            assert_eq!(clock.read(), (Now { wall: Wall(1_005), mono: Mono(5) }, Some(5)));
             clock.jump_wall(-1_000);
-            assert_eq!((clock.now(), clock.boot_ms()), (Now { wall: Wall(5), mono: Mono(5) }, Some(5)));
+            assert_eq!(clock.read(), (Now { wall: Wall(5), mono: Mono(5) }, Some(5)));
             clock.suspend(Duration::from_millis(10));
-            assert_eq!((clock.now(), clock.boot_ms()), (Now { wall: Wall(15), mono: Mono(5) }, Some(15)));
+            assert_eq!(clock.read(), (Now { wall: Wall(15), mono: Mono(5) }, Some(15)));
             assert_eq!(heard.load(Ordering::SeqCst), 3);
         }
     }

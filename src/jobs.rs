@@ -14,7 +14,7 @@ use crate::handler::shared::{Phase, Shared, inside_transaction};
 use crate::handler::transact::TransactOp;
 use crate::handler::tx::Tx;
 use crate::model::effect::Undoing;
-use crate::model::id::JobId;
+use crate::model::id::{JobId, JobKey};
 use crate::model::job::{Enqueued, JobState, State};
 use crate::model::time::Wall;
 use crate::rules::admit::{self, Start};
@@ -115,6 +115,26 @@ impl Jobs {
     pub async fn enqueue_many_async<J: Job>(&self, jobs: &[J]) -> Result<Vec<Enqueued>, Error> {
         let reply = self.submit_enqueue(jobs, Start::Now)?;
         reply.await.unwrap_or(Err(Error::ShutDown))
+    }
+    /// The job of an intent, by its key: the newest, if it was run again. Also one whose rows were pruned, as long as it is
+    /// remembered; [`state`](Self::state) is [`State::Remembered`] then.
+    ///
+    /// # Errors
+    /// A store that cannot read.
+    pub fn find<J: Job>(&self, key: &JobKey) -> Result<Option<JobId>, Error> {
+        let shared = self.shared();
+        shared.may_call()?;
+        let found = shared.store.read(|v| {
+            for name in std::iter::once(J::KIND).chain(J::ALIASES.iter().copied()) {
+                if let Some(kind) = v.kind(name)?
+                    && let Some(intent) = v.intent(kind, key.as_str())?
+                {
+                    return Ok(Some(intent.id()));
+                }
+            }
+            Ok(None)
+        });
+        Ok(found?)
     }
     /// Deliberately runs an ended intent again: a new incarnation with new idempotency keys, so every effect happens anew. One that
     /// was never seen, or is not remembered any more, simply starts.

@@ -164,6 +164,10 @@ struct AlertsPage;
 #[doc = include_str!("../docs/outbox.md")]
 struct OutboxPage;
 
+#[cfg(all(doctest, feature = "testkit"))]
+#[doc = include_str!("../docs/testing.md")]
+struct TestingPage;
+
 // Whole programs, so they need the features that they are about.
 #[cfg(all(doctest, feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
 #[doc = include_str!("../docs/publishers.md")]

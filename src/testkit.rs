@@ -32,6 +32,15 @@
 //! # let _ = (killed, unpowered);
 //! ```
 
+mod crash;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzz;
+mod provider;
+
+pub use crash::{Broken, Scene, Tried, crash_everywhere, naive};
+pub use provider::{Does, Operation, Provider, assert_effect_once, idempotency_key};
+
 pub use crate::clock::{Clock, ManualClock};
 pub use crate::model::time::Wall;
 pub use crate::store::DiskFactory;
@@ -40,6 +49,7 @@ pub use crate::store::disk::{Change, Counts, CrashPoint, Event, Fails, Fault, On
 use crate::clock::Stopwatch;
 use crate::engine::idle::{self, Quiet};
 use crate::error::Error;
+use crate::handler::job::Job;
 use crate::jobs::Jobs;
 use crate::observe::SafetyCards;
 use std::path::Path;
@@ -79,6 +89,20 @@ pub fn run_until_idle(jobs: &Jobs) -> Result<(), Error> {
 pub fn run_until_told(jobs: &Jobs) -> Result<(), Error> {
     let teller = jobs.0.core.alarms.as_ref().and_then(|a| a.teller.as_ref());
     if teller.is_none_or(|t| t.until_quiet(PATIENCE)) { Ok(()) } else { Err(Error::NotIdle) }
+}
+
+/// Fails a test unless the queue knows this intent: the job is there, or was and is remembered.
+///
+/// # Panics
+/// That is what it is for.
+#[track_caller]
+pub fn assert_enqueued<J: Job>(jobs: &Jobs, job: &J) {
+    let key = job.key();
+    match jobs.find::<J>(&key) {
+        Ok(Some(_)) => {}
+        Ok(None) => panic!("nobody has enqueued {}/{key}", J::KIND),
+        Err(e) => panic!("{}/{key} cannot be looked for: {e}", J::KIND),
+    }
 }
 
 /// How often the relay of a topic has looked for messages since the start: an idle one does not look.

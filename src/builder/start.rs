@@ -65,9 +65,6 @@ pub(super) fn tell(e: &StoreEvent) {
 /// An older copy of the file may have been put back, or an empty one be in the place of one that is gone: what happened since then is
 /// not in it, and would happen again. Nothing runs until a person has looked, and said so by resuming everything.
 pub(super) fn hold_for_review(shared: &Arc<Shared>, opened: &Opened) -> Result<(), Error> {
-    if shared.pauses.read().all.is_some() {
-        return Ok(());
-    }
     let file = opened.path.display();
     let what = match opened.header {
         _ if opened.created => format!("{file} is new, and {file}.run is of one that was there before"),
@@ -80,6 +77,12 @@ pub(super) fn hold_for_review(shared: &Arc<Shared>, opened: &Opened) -> Result<(
          everything (Jobs::resume with Scope::All)"
     );
     shared.report.warn(&format!("everything is paused: {why}"));
+    // Whoever paused it before, for another reason, reads this one, too, before they resume.
+    let why = match &shared.pauses.read().all {
+        Some(was) if was.contains(&why) => return Ok(()),
+        Some(was) => format!("{was}; and {why}"),
+        None => why,
+    };
     let (tell, reply) = answer();
     shared.submit(
         Lane::Outcome,

@@ -120,8 +120,9 @@ pub(crate) fn teller(
                 Err(Error::Store(StoreError::Closed | StoreError::Stopped(_))) => return Told::Not,
                 Err(Error::Store(e)) if e.is_storage() => return Told::Later,
                 Err(e) => {
+                    // Said here, once; the rule about dead letters counts it, too.
                     events::warning(&format!("job {job} needs a person, and its letter cannot be shown: {e}"));
-                    return Told::Not;
+                    return Told::Heard;
                 }
             },
             Word::Said(Said { firing, over: false, .. }) => AlertEvent::Fired(firing),

@@ -6,14 +6,14 @@ use crate::engine::core::Core;
 use crate::engine::ops::named;
 use crate::error::Error;
 use crate::handler::reply::{Answer, Reply, answer};
-use crate::handler::shared::{Changed, InsideTransaction, store_error};
+use crate::handler::shared::{Changed, InsideTransaction, Shared, store_error};
 use crate::jobs::Jobs;
 use crate::model::id::{EffectId, JobId};
 use crate::model::letter::{LetterRecord, Signed, Why};
 use crate::model::time::Wall;
 use crate::rules::letter::Case;
 use crate::rules::{Refusal, review};
-use crate::store::{Lane, Op, StoreError, Write};
+use crate::store::{Lane, Op, StoreError, View, Write};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -108,65 +108,28 @@ impl Jobs {
     pub fn plan_replay(&self, filter: &LetterFilter) -> Result<ReplayPlan, Error> {
         let shared = self.shared();
         shared.may_call()?;
-        let mut plan =
-            ReplayPlan { as_of: shared.store.read(|v| v.last_number())?, jobs: VecDeque::new(), ask_first: Vec::new() };
-        let began = shared.now().wall;
-        let mut after = None;
-        loop {
-            let (ids, found) = shared.store.read(|v| {
+        // One view for all of it: what became a letter later is not in it, whatever the clocks say. Rows are read only of those that fit.
+        let plan = shared.store.read(|v| {
+            let mut plan = ReplayPlan { as_of: v.last_number()?, jobs: VecDeque::new(), ask_first: Vec::new() };
+            let mut after = None;
+            loop {
                 let ids = v.letter_ids(after, PAGE)?;
-                let mut found = Vec::new();
                 for id in &ids {
-                    match (v.record(*id), v.letter(*id), v.effects(*id)) {
-                        (Ok(Some(job)), Ok(Some(letter)), Ok(effects)) => match v.job(*id) {
-                            Ok(Some(row)) => found.push((job, row, letter, effects)),
-                            Ok(None) | Err(StoreError::Corrupt { .. }) => {}
-                            Err(e) => return Err(e),
-                        },
-                        // A damaged letter is shown, and decided, by itself.
-                        (Err(StoreError::Corrupt { .. }), _, _)
-                        | (_, Err(StoreError::Corrupt { .. }), _)
-                        | (_, _, Err(StoreError::Corrupt { .. }))
-                        | (Ok(None), _, _)
-                        | (_, Ok(None), _) => {}
-                        (Err(e), _, _) | (_, Err(e), _) | (_, _, Err(e)) => return Err(e),
+                    // A damaged letter is shown, and decided, by itself.
+                    if let Some(fits) = StoreError::readable(fits(shared, v, *id, filter))? {
+                        match fits {
+                            Fits::Ready(revision) => plan.jobs.push_back((*id, revision)),
+                            Fits::AskFirst => plan.ask_first.push(*id),
+                        }
                     }
                 }
-                Ok((ids, found))
-            })?;
-            for (job, row, letter, effects) in found {
-                // One that became a letter while this was counted has a number that was handed out before, and a revision that
-                // nobody was shown: only what was there is in the plan.
-                if job.id.number() > plan.as_of
-                    || letter.created > began
-                    || !filter.fits(&shared.kind_name(job.kind), &letter)
-                {
-                    continue;
-                }
-                let pairs = {
-                    // The stake is read by the app's code.
-                    let _inside = InsideTransaction::enter();
-                    letter.proposed.is_some() || two_decide(shared, &row)
-                };
-                if pairs {
-                    plan.ask_first.push(job.id);
-                    continue;
-                }
-                let (quiet, signed) =
-                    (|_: &EffectId| false, Signed { who: String::new(), why: String::new(), at: shared.now().wall });
-                let rules = shared.rules_of(job.kind);
-                let (shown, running) = (job.revision, &quiet);
-                let case = Case { job: &job, letter: &letter, effects: &effects, shown, running, rules };
-                match review::try_again(&case, &signed) {
-                    Ok(_) => plan.jobs.push_back((job.id, job.revision)),
-                    Err(_) => plan.ask_first.push(job.id),
+                match ids.last() {
+                    Some(last) if ids.len() == PAGE => after = Some(*last),
+                    Some(_) | None => return Ok(plan),
                 }
             }
-            match ids.last() {
-                Some(last) if ids.len() == PAGE => after = Some(*last),
-                Some(_) | None => return Ok(plan),
-            }
-        }
+        });
+        Ok(plan?)
     }
     /// Releases the next `at_most` of a plan, signed; the plan keeps the rest for the next slice. What changed since the count, has
     /// an effect nobody is sure of, or needs a second person is refused by itself and named.
@@ -243,6 +206,36 @@ impl Jobs {
         shared.submit(Lane::Outcome, Box::new(op))?;
         Ok(reply)
     }
+}
+
+/// What a letter that fits is for a plan.
+enum Fits {
+    /// It would be released, as it stands at this revision.
+    Ready(u32),
+    /// It has a question that comes first, or needs two people.
+    AskFirst,
+}
+
+fn fits(shared: &Shared, v: &View<'_>, id: JobId, filter: &LetterFilter) -> Result<Option<Fits>, StoreError> {
+    let (Some(job), Some(letter)) = (v.record(id)?, v.letter(id)?) else { return Ok(None) };
+    if !filter.fits(&shared.kind_name(job.kind), &letter) {
+        return Ok(None);
+    }
+    let (effects, Some(row)) = (v.effects(id)?, v.job(id)?) else { return Ok(None) };
+    let pairs = {
+        // The stake is read by the app's code.
+        let _inside = InsideTransaction::enter();
+        letter.proposed.is_some() || two_decide(shared, &row)
+    };
+    if pairs {
+        return Ok(Some(Fits::AskFirst));
+    }
+    let (quiet, signed) =
+        (|_: &EffectId| false, Signed { who: String::new(), why: String::new(), at: shared.now().wall });
+    let (shown, running, rules) = (job.revision, &quiet, shared.rules_of(job.kind));
+    let came =
+        review::try_again(&Case { job: &job, letter: &letter, effects: &effects, shown, running, rules }, &signed);
+    Ok(Some(came.map_or(Fits::AskFirst, |_| Fits::Ready(job.revision))))
 }
 
 /// One slice, in one commit.

@@ -213,7 +213,7 @@ impl RestoreOp {
         // Its intent has a newer job: two of them would do the same.
         if tx.intent(row.kind, row.key.as_str())?.is_none_or(|i| i.id() != self.job) {
             return Err(Refusal::NotAChoice(
-                "its intent was run again meanwhile, as another job: look what became of that one: an enqueue of the same intent names it".into(),
+                "its intent was run again meanwhile, as another job: look what became of that one (Jobs::find names it)".into(),
             )
             .into());
         }

@@ -13,7 +13,6 @@ use crate::model::job::State;
 use crate::model::outbox::{News, TopicNews};
 use crate::model::time::Mono;
 use crate::observe::alerts::AlertRules;
-use crate::observe::watch::Failing;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -31,7 +30,6 @@ pub(crate) struct Alarms {
     pub(super) sweeps: Mutex<HashMap<String, Sweep>>,
     /// Who is told, if anybody is.
     pub(crate) teller: Option<Arc<Teller>>,
-    pub(super) failing: Mutex<Vec<Failing>>,
     pub(super) attempts: AtomicU64,
     pub(super) retries: AtomicU64,
     /// A look at the line is planned: enqueues need not ask for one.
@@ -56,7 +54,6 @@ impl Alarms {
             timer,
             teller,
             sweeps: Mutex::default(),
-            failing: Mutex::default(),
             attempts: AtomicU64::new(0),
             retries: AtomicU64::new(0),
             watches_line: AtomicBool::new(false),
@@ -82,7 +79,7 @@ impl Alarms {
                     }
                     Fact::LetterClosed(_) => at_once = true,
                     Fact::Attempt { attempt, outcome, given_back: false, .. } => {
-                        at_once |= self.attempt(c, *attempt, *outcome);
+                        at_once |= self.attempt(*attempt, *outcome);
                     }
                     Fact::Enqueued(_) | Fact::Moved { to: State::Ready, .. } => self.ready(now),
                     Fact::Claimed(_) => self.moves(now),
@@ -145,18 +142,14 @@ impl Alarms {
             self.timer.look_at_alerts(now.after(limit));
         }
     }
-    fn attempt(&self, c: &Changed, attempt: u32, outcome: Outcome) -> bool {
+    fn attempt(&self, attempt: u32, outcome: Outcome) -> bool {
         self.attempts.fetch_add(1, Ordering::AcqRel);
         let retry = attempt > 1;
         if retry {
             self.retries.fetch_add(1, Ordering::AcqRel);
         }
-        let failed = matches!(outcome, Outcome::Retry | Outcome::NeedsDecision | Outcome::Dead | Outcome::Compensating);
-        let often = failed && self.rules.failures.is_some_and(|n| attempt >= n);
-        if often {
-            let (kind, key) = (c.kind.to_string(), c.key.to_string());
-            self.failing.lock().push(Failing { job: c.change.record().id, kind, key, attempts: attempt });
-        }
+        // Noted in the commit of its end.
+        let often = outcome.failed() && self.rules.failures.is_some_and(|n| attempt >= n);
         often || (retry && self.rules.retry_ratio.is_some() && !self.window.load(Ordering::Acquire))
     }
 }

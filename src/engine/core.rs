@@ -1,12 +1,12 @@
 //! What the dispatcher, the workers, the timer and the face share about work in progress.
 
 use crate::handler::attempt::{Attempt, Claimed};
+use crate::handler::ends::{End, EndOp, HearsEnds};
 use crate::handler::handlers::{Handler, Handlers};
-use crate::handler::ops::EndOp;
 use crate::handler::shared::Shared;
 use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::id::{JobId, Token};
-use crate::store::{Lane, SlotNo};
+use crate::store::SlotNo;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -22,11 +22,13 @@ pub(crate) struct Pool {
     pub(crate) in_flight: AtomicUsize,
     /// What a handler takes on average, in microseconds; 0 while nothing is known.
     pub(crate) mean_us: AtomicU64,
+    /// How many ended since somebody last counted.
+    pub(crate) ended: AtomicUsize,
 }
 
 impl Pool {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, in_flight: AtomicUsize::new(0), mean_us: AtomicU64::new(0) }
+        Self { capacity, in_flight: AtomicUsize::new(0), mean_us: AtomicU64::new(0), ended: AtomicUsize::new(0) }
     }
 }
 
@@ -101,12 +103,23 @@ impl Core {
     pub(crate) fn quiet(&self) -> bool {
         self.in_flight() == 0 && self.ending.load(Ordering::Acquire) == 0
     }
-    /// A handler is about to be called: its slot in the sidecar is filled first, so that a death is known to be its company.
-    pub(crate) fn begin(&self, c: Claimed, pooled: Pooled, owner: Arc<str>) -> (Arc<Attempt>, SlotNo) {
-        let suspect = c.record.suspect;
+    /// A handler is about to be called: a slot in the sidecar is filled first, so that a death is known to be its company. `slot` is that
+    /// of the handler which was called here before, if it was left as it is.
+    pub(crate) fn begin(
+        &self,
+        c: Claimed,
+        pooled: Pooled,
+        owner: Arc<str>,
+        slot: Option<SlotNo>,
+    ) -> (Arc<Attempt>, SlotNo) {
+        let suspect = c.suspect;
         let attempt = Attempt::new(self.shared.clone(), c, owner);
         let (job, token) = (attempt.lease.job(), attempt.lease.token());
-        let slot = self.shared.store.run_file().fill(job, token, self.boot, self.nonce);
+        let run_file = self.shared.store.run_file();
+        let slot = match slot {
+            Some(slot) => run_file.refill(slot, job, token, self.boot, self.nonce),
+            None => run_file.fill(job, token, self.boot, self.nonce),
+        };
         self.running.lock().insert(token, Running { attempt: attempt.clone(), pooled, suspect });
         if self.cancels.lock().contains(&job) {
             attempt.cancel();
@@ -114,13 +127,18 @@ impl Core {
         self.timer.watch_lease(attempt.lapses().0);
         (attempt, slot)
     }
-    /// The handler returned: its slot is free, and what it ended as goes to the store. Nobody waits for that. `false` if it hung
-    /// and was replaced meanwhile.
-    pub(crate) fn end(self: &Arc<Self>, attempt: &Arc<Attempt>, slot: SlotNo, how: AttemptEnd) -> bool {
+    /// No handler is called here for now: its slot is free.
+    pub(crate) fn rest(&self, slot: &mut Option<SlotNo>) {
+        if let Some(slot) = slot.take() {
+            self.shared.store.run_file().clear(slot);
+        }
+    }
+    /// The handler returned, and what it ended as goes to the store. Nobody waits for that. `false` if it hung and was replaced
+    /// meanwhile. Its slot says nothing any more once its end is durable; it is filled anew for the next handler, or cleared.
+    pub(crate) fn end(self: &Arc<Self>, attempt: &Arc<Attempt>, how: AttemptEnd) -> bool {
         // Whoever fenced it has said, or will say, how it ended.
         let said = attempt.fenced() && matches!(how, AttemptEnd::Stopped(Stop::Fenced) | AttemptEnd::Interrupted);
         attempt.close();
-        self.shared.store.run_file().clear(slot);
         let known = self.running.lock().remove(&attempt.lease.token());
         // A hung handler that was replaced is not counted twice.
         let Some(known) = known else {
@@ -144,6 +162,7 @@ impl Core {
         let mean = pool.mean_us.load(Ordering::Relaxed);
         let mean = if mean == 0 { took } else { mean.saturating_mul(7).saturating_add(took) / 8 };
         pool.mean_us.store(mean.max(1), Ordering::Relaxed);
+        pool.ended.fetch_add(1, Ordering::Relaxed);
         self.ending.fetch_add(1, Ordering::AcqRel);
         pool.in_flight.fetch_sub(1, Ordering::AcqRel);
         if said || known.attempt.finished() {
@@ -161,21 +180,13 @@ impl Core {
         }
     }
     pub(crate) fn submit_end(self: &Arc<Self>, attempt: &Arc<Attempt>, how: AttemptEnd) {
-        let (core, job) = (self.clone(), attempt.id());
-        let op = EndOp {
+        let end = End {
             attempt: attempt.clone(),
             output: matches!(how, AttemptEnd::Success).then(|| attempt.output()).flatten(),
             how,
             seen: attempt.run(),
-            then: Some(Box::new(move |accepted| {
-                if accepted {
-                    core.cancels.lock().remove(&job);
-                }
-                core.signal();
-            })),
-            done: Vec::new(),
         };
-        if self.shared.submit(Lane::Outcome, Box::new(op)).is_err() {
+        if EndOp::submit(end, self.clone()).is_err() {
             // The store is closed: the run row stays, and the next open gives the claim back.
             self.signal();
         }
@@ -183,7 +194,7 @@ impl Core {
     /// A claim whose handler is never called: given back.
     pub(crate) fn never_started(self: &Arc<Self>, c: Claimed, pooled: Pooled) {
         let pool = self.pool(pooled);
-        let suspect = c.record.suspect;
+        let suspect = c.suspect;
         let attempt = Attempt::new(self.shared.clone(), c, "".into());
         attempt.close();
         self.cancels.lock().remove(&attempt.id());
@@ -201,6 +212,20 @@ impl Core {
     }
     pub(crate) fn attempts(&self) -> Vec<Arc<Attempt>> {
         self.running.lock().values().map(|r| r.attempt.clone()).collect()
+    }
+}
+
+impl HearsEnds for Core {
+    fn over(&self, ends: &[(JobId, bool)]) {
+        let mut cancels = self.cancels.lock();
+        if !cancels.is_empty() {
+            // Nobody has to hear any more that these were asked to stop.
+            ends.iter().filter(|(_, accepted)| *accepted).for_each(|(job, _)| {
+                cancels.remove(job);
+            });
+        }
+        drop(cancels);
+        self.signal();
     }
 }
 

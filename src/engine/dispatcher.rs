@@ -11,7 +11,7 @@ use crate::handler::undo;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, KindId, Lease, Token};
 use crate::model::job::JobState;
-use crate::model::time::Mono;
+use crate::model::time::{Mono, Now};
 use crate::rules::Env;
 use crate::rules::lifecycle::{self, Claim};
 use crate::store::{RoundHook, StoreError, Tell, Write};
@@ -28,8 +28,8 @@ const MOST_MOVED: usize = 256;
 /// The name under which the clock's marks are kept.
 pub(crate) const CLOCK: &str = "clock";
 
-/// Where claimed async jobs go.
-pub(crate) type ToTasks = Box<dyn Fn(Claimed) + Send>;
+/// Where the claimed async jobs of a round go.
+pub(crate) type ToTasks = Box<dyn Fn(Vec<Claimed>) + Send>;
 
 /// A kind under one of the names it is stored with.
 pub(crate) struct Served {
@@ -48,6 +48,8 @@ pub(crate) struct Dispatcher {
     next_token: Token,
     epoch: u32,
     commit_us: u64,
+    /// How many tasks ended from one commit to the next, lately.
+    pace: usize,
     /// Jobs whose rows cannot be read: they stop nothing.
     unreadable: HashSet<JobId>,
     /// Since when a suspect runs.
@@ -87,6 +89,7 @@ impl Dispatcher {
             next_token: first,
             epoch,
             commit_us: 0,
+            pace: 0,
             unreadable: HashSet::new(),
             suspect: None,
             suspects: suspects.into_iter().collect(),
@@ -113,14 +116,18 @@ impl Dispatcher {
     fn wanted(&self, p: Pooled) -> Wanted {
         let pool = self.core.pool(p);
         let in_flight = pool.in_flight.load(Ordering::Acquire);
-        // Tasks are not queued behind a worker: each would run at once, beside more others than was asked for.
-        let queued = p == Pooled::Threads;
         // Handlers that are faster than a commit are given work ahead: twice what they finish during one. Slow handlers get
         // none, because what is claimed ahead is in doubt after a kill and waits behind them.
         // While nothing is known of them, they may be slow.
         let (mean, commit) = (pool.mean_us.load(Ordering::Relaxed), self.commit_us);
-        let ahead = if queued && mean > 0 && commit > mean {
-            usize::try_from(commit / mean).unwrap_or(MAX_AHEAD).saturating_mul(2 * pool.capacity).min(MAX_AHEAD)
+        let ahead = if mean > 0 && commit > mean {
+            let could = usize::try_from(commit / mean).unwrap_or(MAX_AHEAD).saturating_mul(2 * pool.capacity);
+            let did = match p {
+                Pooled::Threads => MAX_AHEAD,
+                // There are far more places for tasks than threads that run them: only what they did counts.
+                Pooled::Tasks => 2 * self.pace,
+            };
+            could.min(did).min(MAX_AHEAD)
         } else {
             0
         };
@@ -174,18 +181,19 @@ impl Dispatcher {
         if self.suspect_alone() || wanted.iter().all(|w| w.any == 0) {
             return Ok(());
         }
+        let now = self.core.shared.now();
         loop {
             while self.suspect.is_none()
                 && let Some((id, at)) = self.next_suspect(tx)?
             {
                 // What runs is waited for; a suspect that moved elsewhere makes room for the next.
-                if self.core.in_flight() > 0 || self.claim_readable(tx, id, at)? == Claimedness::HoldAll {
+                if self.core.in_flight() > 0 || self.claim_readable(tx, id, at, now)? == Claimedness::HoldAll {
                     return Ok(());
                 }
             }
             let passed_over = self.suspects.len() + self.unreadable.len();
             let moved_before = self.changes.len() - self.prepared.len();
-            let hold = self.claim_heads(tx, &mut wanted)?;
+            let hold = self.claim_heads(tx, &mut wanted, now)?;
             // Whoever was found out just now, or may not begin any more, stood in the line before others: look behind them.
             let moved = self.changes.len() - self.prepared.len();
             if hold || (self.suspects.len() + self.unreadable.len() == passed_over && moved == moved_before) {
@@ -200,7 +208,7 @@ impl Dispatcher {
     }
 
     /// Claims from the heads of the lines; `true` if nothing more may be claimed.
-    fn claim_heads(&mut self, tx: &mut Write<'_>, wanted: &mut [Wanted; 2]) -> Result<bool, StoreError> {
+    fn claim_heads(&mut self, tx: &mut Write<'_>, wanted: &mut [Wanted; 2], now: Now) -> Result<bool, StoreError> {
         let mut heads: Vec<(u8, u64, JobId, usize)> = Vec::new();
         for (at, served) in self.kinds.iter().enumerate() {
             let w = &wanted[served.pooled as usize];
@@ -212,13 +220,16 @@ impl Dispatcher {
             heads.extend(found.into_iter().map(|(prio, ticket, id)| (prio, ticket, id, at)));
         }
         heads.sort_unstable();
+        let most: usize = wanted.iter().map(|w| w.any).sum::<usize>().min(heads.len());
+        self.prepared.reserve(most);
+        self.changes.reserve(most);
         for (_, _, id, at) in heads {
             let (pooled, risky) = (self.kinds[at].pooled, self.kinds[at].kind.rules.risky);
             let w = &mut wanted[pooled as usize];
             if w.any == 0 || (risky && w.risky == 0) || self.unreadable.contains(&id) || self.suspects.contains(&id) {
                 continue;
             }
-            match self.claim_readable(tx, id, at)? {
+            match self.claim_readable(tx, id, at, now)? {
                 Claimedness::Claimed => {
                     let w = &mut wanted[pooled as usize];
                     w.any -= 1;
@@ -232,9 +243,15 @@ impl Dispatcher {
     }
 
     /// Claims, unless the job's rows are damaged: it is left alone, and stops nothing.
-    fn claim_readable(&mut self, tx: &mut Write<'_>, id: JobId, at: usize) -> Result<Claimedness, StoreError> {
+    fn claim_readable(
+        &mut self,
+        tx: &mut Write<'_>,
+        id: JobId,
+        at: usize,
+        now: Now,
+    ) -> Result<Claimedness, StoreError> {
         let written = tx.touches();
-        match self.claim(tx, id, at) {
+        match self.claim(tx, id, at, now) {
             Err(StoreError::Corrupt { what }) => {
                 self.unreadable.insert(id);
                 if tx.touches() != written {
@@ -248,7 +265,7 @@ impl Dispatcher {
         }
     }
 
-    fn claim(&mut self, tx: &mut Write<'_>, id: JobId, at: usize) -> Result<Claimedness, StoreError> {
+    fn claim(&mut self, tx: &mut Write<'_>, id: JobId, at: usize, now: Now) -> Result<Claimedness, StoreError> {
         let missing = |what: &str| StoreError::Corrupt { what: format!("{what} of job {id} is missing") };
         let record = tx.record(id)?.ok_or_else(|| missing("the record"))?;
         let row = tx.job(id)?.ok_or_else(|| missing("the row"))?;
@@ -264,7 +281,6 @@ impl Dispatcher {
         }
         let effects = if record.effects > 0 { tx.effects(id)? } else { Vec::new() };
         let memos = if record.memos > 0 { tx.memos(id)? } else { Vec::new() };
-        let now = self.core.shared.now();
         let token = self.token(tx)?;
         let served = &self.kinds[at];
         let calls = |r: &EffectRecord| self.core.shared.call_facts(id, r, now);
@@ -287,9 +303,10 @@ impl Dispatcher {
         // A new job's ticket is its number; one that came back has a later one, and when that was is not kept.
         let first = matches!(record.state, JobState::Ready { ticket } if ticket == id.0);
         changed.waited_ms = first.then(|| now.wall.since(row.enqueued));
-        let record = changed.change.record().clone();
+        let record = changed.change.record();
+        let (attempts, cancel, suspect, deadline) = (record.attempts, record.cancel, record.suspect, record.deadline);
         self.changes.push(changed);
-        if record.suspect {
+        if suspect {
             self.suspect = Some(now.mono);
         }
         let pooled = served.pooled;
@@ -300,9 +317,12 @@ impl Dispatcher {
             memos,
             kind: served.kind.clone(),
             stored_kind: served.name.clone(),
-            record,
+            attempts,
+            cancel,
+            suspect,
+            // One that is past already goes on for another reason, e.g. to ask about an effect.
+            deadline: deadline.filter(|at| *at >= now.wall),
         };
-        let suspect = claimed.record.suspect;
         self.prepared.push((claimed, pooled));
         Ok(if suspect { Claimedness::HoldAll } else { Claimedness::Claimed })
     }
@@ -344,7 +364,7 @@ impl RoundHook for Dispatcher {
         if tx.is_dirty() {
             // The wall clock's high-water mark rides along: a clock behind it cannot date a provider's key.
             let shared = &self.core.shared;
-            shared.trust.observe(shared.now(), shared.clock.boot_ms());
+            shared.read_clock();
             tx.put_meta(CLOCK, &shared.trust.marks().to_bytes())?;
         }
         Ok(())
@@ -359,14 +379,18 @@ impl RoundHook for Dispatcher {
         if !took.is_zero() {
             self.commit_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
             shared.report.committed(took);
+            let ended = self.core.tasks.ended.swap(0, Ordering::Relaxed);
+            self.pace = ended.max(self.pace - self.pace / 4);
         }
+        let for_tasks = self.prepared.iter().filter(|(_, pooled)| *pooled == Pooled::Tasks).count();
+        let mut for_tasks = Vec::with_capacity(for_tasks);
         for (claimed, pooled) in self.prepared.drain(..) {
             self.core.pool(pooled).in_flight.fetch_add(1, Ordering::AcqRel);
-            if claimed.record.suspect {
+            if claimed.suspect {
                 self.core.timer.alone(shared.now().mono.after(ALONE));
             }
             match (pooled, &self.to_tasks) {
-                (Pooled::Tasks, Some(send)) => send(claimed),
+                (Pooled::Tasks, Some(_)) => for_tasks.push(claimed),
                 (Pooled::Tasks, None) | (Pooled::Threads, _) => {
                     // The channel holds more than may ever be in flight; it is only closed at shutdown.
                     if let Err(e) = self.to_threads.send(claimed) {
@@ -374,6 +398,9 @@ impl RoundHook for Dispatcher {
                     }
                 }
             }
+        }
+        if let Some(send) = self.to_tasks.as_ref().filter(|_| !for_tasks.is_empty()) {
+            send(for_tasks);
         }
         let room = self.changes.len();
         let changes = std::mem::replace(&mut self.changes, Vec::with_capacity(room));

@@ -7,13 +7,13 @@ use super::ops::REWOUND;
 use super::tell::{self, ALERTS};
 use crate::handler::shared::Shared;
 use crate::model::id::JobId;
-use crate::model::job::JobState;
+use crate::model::job::{End, JobState};
 use crate::model::time::Wall;
 use crate::observe::alerts::Said;
 use crate::observe::book::Book;
 use crate::observe::events;
 use crate::observe::watch::{Failing, First, Seen, look};
-use crate::store::{Lane, Op, StoreError, View, Write};
+use crate::store::{FAILED, Lane, Op, StoreError, View, Write};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,10 +27,11 @@ pub(crate) struct LookOp {
     core: Arc<Core>,
     alarms: Arc<Alarms>,
     looked: Option<(Book, Vec<Said>, Option<Wall>)>,
+    /// A job that is told as failing is over already: the next look says so.
+    over: bool,
     /// The oldest undelivered message of each topic, read before: a long backlog must not hold the writer up.
     unsent: Unsent,
     /// What was taken out of the counters for this look; put back if it fails.
-    failing: Vec<Failing>,
     ended: (u64, u64),
 }
 
@@ -53,13 +54,13 @@ impl LookOp {
             core: core.clone(),
             alarms: alarms.clone(),
             looked: None,
+            over: false,
             unsent,
-            failing: std::mem::take(&mut *alarms.failing.lock()),
             ended: (alarms.attempts.swap(0, Ordering::AcqRel), alarms.retries.swap(0, Ordering::AcqRel)),
         };
         let _ = core.shared.submit(Lane::Outcome, Box::new(op));
     }
-    fn seen(&self, tx: &Write<'_>, book: &Book) -> Result<Seen, StoreError> {
+    fn seen(&self, tx: &Write<'_>, book: &Book, failing: Vec<Failing>) -> Result<Seen, StoreError> {
         let shared = &self.core.shared;
         let letters = tx.letter_count()?;
         let oldest = match tx.letter_ids(None, 1)?.first() {
@@ -85,13 +86,41 @@ impl LookOp {
             },
             unsent: self.unsent.known.clone(),
             unclear: self.unsent.unclear.clone(),
-            failing: self.failing.clone(),
+            failing,
             over,
             attempts: self.ended.0,
             retries: self.ended.1,
-            older: StoreError::readable(tx.meta(REWOUND))?.is_some(),
+            older: StoreError::readable(tx.meta(REWOUND))?.map(|epoch| epoch.try_into().map_or(0, u32::from_le_bytes)),
         })
     }
+}
+
+/// Takes the jobs that failed often since the last look, of this process or one before; and whether one of them is over. Whoever did
+/// well after all is not told of.
+fn failing(tx: &mut Write<'_>, shared: &Shared) -> Result<(Vec<Failing>, bool), StoreError> {
+    let (mut found, mut over) = (Vec::new(), false);
+    for name in tx.meta_names(FAILED)? {
+        let attempts = StoreError::readable(tx.meta(&name))?.and_then(|n| n.try_into().ok()).map(u32::from_le_bytes);
+        let job = name.strip_prefix(FAILED).and_then(|n| n.parse().ok()).map(JobId::from_number);
+        tx.remove_meta(&name)?;
+        let (Some(job), Some(attempts)) = (job, attempts) else { continue };
+        let (record, row) = (StoreError::readable(tx.record(job))?, StoreError::readable(tx.job(job))?);
+        let (Some(record), Some(row)) = (record, row) else { continue };
+        match record.state {
+            JobState::Ended { how: End::Done, .. } => continue,
+            JobState::Ended { .. } => over = true,
+            JobState::Ready { .. }
+            | JobState::Delayed { .. }
+            | JobState::Running { .. }
+            | JobState::Waiting { .. }
+            | JobState::NeedsDecision
+            | JobState::Dead
+            | JobState::Compensating { .. } => {}
+        }
+        let kind = shared.kind_name(row.kind).to_string();
+        found.push(Failing { job, kind, key: row.key.to_string(), attempts });
+    }
+    Ok((found, over))
 }
 
 /// The first in line of each kind that is not paused.
@@ -151,7 +180,9 @@ impl Op for LookOp {
         alarms.watches_line.store(false, Ordering::Release);
         // As the file has it, with what another look of this very round has found.
         let book = Book::from_row(StoreError::readable(tx.meta(ALERTS))?.as_deref());
-        let seen = self.seen(tx, &book)?;
+        let (failing, over) = failing(tx, &self.core.shared)?;
+        self.over = over;
+        let seen = self.seen(tx, &book, failing)?;
         let mut looked = look(&alarms.rules, &book, &seen);
         let said: Vec<Said> =
             looked.notices.into_iter().map(|notice| Said::new(looked.book.next_number(), notice)).collect();
@@ -172,7 +203,6 @@ impl Op for LookOp {
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         let alarms = &self.alarms;
         let (Ok(()), Some((book, said, next))) = (result, self.looked) else {
-            alarms.failing.lock().extend(self.failing);
             alarms.attempts.fetch_add(self.ended.0, Ordering::AcqRel);
             alarms.retries.fetch_add(self.ended.1, Ordering::AcqRel);
             alarms.timer.look_at_alerts(self.core.shared.now().mono.after(LOOK_AGAIN));
@@ -190,6 +220,9 @@ impl Op for LookOp {
             // The next slice at once, what moves in a while: a backlog that drains is not looked at without a pause.
             let wait = if self.unsent.goes_on { Duration::ZERO } else { MOVING };
             alarms.timer.look_at_alerts(self.core.shared.now().mono.after(wait));
+        }
+        if self.over {
+            alarms.timer.look_at_alerts(self.core.shared.now().mono);
         }
         if let Some(next) = next {
             let now = self.core.shared.now();

@@ -66,10 +66,10 @@ pub(crate) enum NoTasks {}
 
 #[cfg(not(feature = "tokio"))]
 impl NoTasks {
-    pub(crate) fn run(&self, _: &Arc<core::Core>, _: Claimed) {
+    pub(crate) fn run(&self, _: &Arc<core::Core>, _: Vec<Claimed>) {
         match *self {}
     }
-    pub(crate) fn abort(&self, _: crate::model::id::Token) {
+    pub(crate) fn abort(&self, _: &Arc<core::Core>, _: crate::model::id::Token) {
         match *self {}
     }
     pub(crate) fn close(&self) {

@@ -175,8 +175,7 @@ impl Op for MaintainOp {
         self.next = None;
         self.kept = self.from.kept.clone();
         let shared = self.core.shared.clone();
-        let now = shared.now();
-        shared.trust.observe(now, shared.clock.boot_ms());
+        let now = shared.read_clock();
         if shared.trust.marks().trusted_ms < TRUSTED_MS {
             return Ok(());
         }

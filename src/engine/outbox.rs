@@ -291,7 +291,8 @@ impl WishOp {
                 (News::Retried, Act::Retried, who, why)
             }
             (Wish::Discard(who, why), Some(delivery)) => {
-                let ended = outbox::discard(&delivery, &policy, now)?;
+                let delivered = memory.as_ref().is_some_and(|m| m.marks > 0);
+                let ended = outbox::discard(&delivery, delivered, &policy, now)?;
                 if let Some(memory) = &mut memory {
                     memory.ended = Some(ended);
                 }

@@ -60,12 +60,7 @@ impl Reporter {
         self.waiters.lock().clear();
     }
     fn settled(&self, job: JobId, state: State) {
-        let mut waiters = self.waiters.lock();
-        if waiters.is_empty() {
-            return;
-        }
-        let list = waiters.remove(&job).unwrap_or_default();
-        drop(waiters);
+        let list = self.waiters.lock().remove(&job).unwrap_or_default();
         for (_, f) in list {
             f(state);
         }
@@ -91,13 +86,15 @@ impl Report for Reporter {
                 journal: c.change.journal(),
                 facts: c.change.facts(),
                 wait_ms: c.waited_ms,
-                run: c.run.as_deref(),
+                run: c.run.as_ref(),
             })
             .collect();
         self.observer.committed(&told);
         if let Some(alarms) = &self.alarms {
             alarms.heard(changes, now.mono);
         }
+        // Whoever registers from here on looks at the store next, where all of this is.
+        let anybody_waits = !self.waiters.lock().is_empty();
         for (change, fact) in changes.iter().flat_map(|c| c.change.facts().iter().map(|f| (&c.change, f))) {
             if let Fact::Moved { job, to, due } = fact {
                 if let Some(due) = due {
@@ -107,7 +104,7 @@ impl Report for Reporter {
                     self.timer.maintain();
                 }
                 // Whoever waits for a job that is undone has more to watch from here on.
-                if to.is_settled() || *to == State::Compensating {
+                if anybody_waits && (to.is_settled() || *to == State::Compensating) {
                     self.settled(*job, *to);
                 }
             }

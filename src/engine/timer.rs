@@ -10,7 +10,6 @@ use super::ops::{MaintainOp, PromoteOp};
 use super::wake::{Hold, Told, longest};
 use super::worker;
 use crate::handler::attempt::{Attempt, Claimed};
-use crate::handler::ops::EndOp;
 use crate::handler::shared::HOLD_WARNING;
 use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::id::{JobId, Token};
@@ -67,6 +66,7 @@ pub(crate) struct Timer {
     more: bool,
     /// Where a look for jobs that would wait too long stopped, because the wheel was full.
     looked: Option<(Wall, JobId)>,
+    /// The clocks when the wheel last fitted the calendar: small steps of it add up until they count.
     last: Now,
     replaced: usize,
     jobs: Receiver<Claimed>,
@@ -195,13 +195,14 @@ impl Timer {
 
     /// Looks at the clocks, and hands on everything that is due.
     fn turn(&mut self) {
-        let now = self.core.shared.now();
+        let now = self.core.shared.read_clock();
         let shift = signed(now.wall.0) - signed(self.last.wall.0) - (signed(now.mono.0) - signed(self.last.mono.0));
-        self.core.shared.trust.observe(now, self.core.shared.clock.boot_ms());
-        if shift.abs() > JUMP_MS {
+        // A clock that is moved by hand is read exactly: a step of it that was let pass would leave a job due and never started.
+        let noise = if self.core.shared.clock.is_manual() { 0 } else { JUMP_MS };
+        if shift.abs() > noise {
             self.rebuild(now, shift);
+            self.last = now;
         }
-        self.last = now;
         if let Some(after) = self.looked
             && self.wheel.len() < HORIZON_JOBS / 2
         {
@@ -377,18 +378,11 @@ impl Timer {
             return;
         }
         attempt.fence();
-        let op = EndOp {
-            attempt: attempt.clone(),
-            how: attempt
-                .stopped()
-                .filter(|s| !matches!(s, Stop::Finished | Stop::Fenced | Stop::Interrupted))
-                .map_or(if stalled { AttemptEnd::Stalled } else { AttemptEnd::TimedOut }, AttemptEnd::Stopped),
-            output: None,
-            seen: attempt.run(),
-            then: Some(forget_cancel(&self.core, attempt.id())),
-            done: Vec::new(),
-        };
-        let _ = self.core.shared.submit(Lane::Outcome, Box::new(op));
+        let how = attempt
+            .stopped()
+            .filter(|s| !matches!(s, Stop::Finished | Stop::Fenced | Stop::Interrupted))
+            .map_or(if stalled { AttemptEnd::Stalled } else { AttemptEnd::TimedOut }, AttemptEnd::Stopped);
+        self.core.submit_end(&attempt, how);
         (self.abort)(token);
         self.hung.insert(token, attempt);
         self.wheel.insert(now.after(REPLACE).0, Entry::Hung(token));
@@ -485,16 +479,6 @@ impl Timer {
             self.maintain_at = None;
         }
     }
-}
-
-/// Once the end is accepted nobody has to hear any more that the job was asked to stop.
-fn forget_cancel(core: &Arc<Core>, job: JobId) -> Box<dyn FnOnce(bool) + Send> {
-    let core = core.clone();
-    Box::new(move |accepted| {
-        if accepted {
-            core.cancels.lock().remove(&job);
-        }
-    })
 }
 
 fn signed(ms: u64) -> i64 {

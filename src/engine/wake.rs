@@ -102,7 +102,7 @@ impl TimerHandle {
     }
     /// A job ended: some day its rows can be pruned. The timer is told once, not for every job.
     pub(crate) fn maintain(&self) {
-        if !self.maintains.swap(true, Ordering::AcqRel) {
+        if !self.maintains.load(Ordering::Acquire) && !self.maintains.swap(true, Ordering::AcqRel) {
             let _ = self.to.send(Told::Maintain);
         }
     }

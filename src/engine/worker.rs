@@ -7,6 +7,7 @@ use crate::handler::effect::panic_text;
 use crate::handler::handlers::{Handler, Payload, Run};
 use crate::handler::shared::{Pauses, Phase};
 use crate::model::attempt::AttemptEnd;
+use crate::store::SlotNo;
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::RwLockReadGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,44 +24,63 @@ pub(crate) fn channel(workers: usize) -> (Sender<Claimed>, Receiver<Claimed>) {
 }
 
 /// At most this many claims on their way to handlers, beside those that handlers have.
-pub(crate) const MAX_AHEAD: usize = 512;
+pub(crate) const MAX_AHEAD: usize = 1_024;
 
 /// Spawns worker number `n`.
 pub(crate) fn spawn(core: Arc<Core>, jobs: Receiver<Claimed>, n: usize) -> std::io::Result<thread::JoinHandle<()>> {
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
     thread::Builder::new().name(format!("onceward-worker-{n}")).spawn(move || {
         let owner: Arc<str> = format!("worker-{n}").into();
-        while let Ok(claimed) = jobs.recv() {
-            if !run(&core, claimed, &owner) {
+        let mut slot = None;
+        loop {
+            let next = jobs.try_recv().or_else(|_| {
+                core.rest(&mut slot);
+                jobs.recv()
+            });
+            if !next.is_ok_and(|claimed| run(&core, claimed, &owner, &mut slot, || jobs.is_empty())) {
                 break;
             }
         }
+        core.rest(&mut slot);
     })
 }
 
-/// Whether a claimed job may still be started: not while the queue stops, nor after its kind was paused. The pauses are held
-/// until it has begun, so that a pause is acknowledged before or after that, never in between.
+/// Whether a claimed job may still be started: not while the queue stops, nor after its kind was paused, it was cancelled or its
+/// deadline passed: it may have waited for a place since its claim. The pauses are held until it has begun, so that a pause is
+/// acknowledged before or after that, never in between.
 pub(crate) fn may_start<'a>(core: &'a Core, claimed: &Claimed) -> Option<RwLockReadGuard<'a, Pauses>> {
     let pauses = core.shared.pauses.read();
     let may = core.shared.phase() == Phase::Open && !core.shared.covered(&pauses, &claimed.stored_kind);
-    may.then_some(pauses)
+    let late = claimed.deadline.is_some_and(|deadline| core.shared.now().wall > deadline);
+    let gone = late || core.cancels.lock().contains(&claimed.lease.job());
+    (may && !gone).then_some(pauses)
 }
 
 /// Runs one claimed job; `false` if this thread was replaced meanwhile and should end.
-fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>) -> bool {
+fn run(
+    core: &Arc<Core>,
+    claimed: Claimed,
+    owner: &Arc<str>,
+    slot: &mut Option<SlotNo>,
+    last: impl Fn() -> bool,
+) -> bool {
     let Some(held) = may_start(core, &claimed) else {
+        // No handler runs meanwhile, so none may be blamed for a death.
+        core.rest(slot);
         core.never_started(claimed, Pooled::Threads);
         return true;
     };
     let Some(Handler::Blocking(handler)) = core.handlers.of(claimed.kind.name).cloned() else {
+        core.rest(slot);
         core.never_started(claimed, Pooled::Threads);
         return true;
     };
     let refusal = crate::rules::lifecycle::may_run(&claimed.effects, &claimed.kind.rules);
-    let (attempt, slot) = core.begin(claimed, Pooled::Threads, owner.clone());
+    let (attempt, filled) = core.begin(claimed, Pooled::Threads, owner.clone(), slot.take());
+    *slot = Some(filled);
     drop(held);
     if let Some(stop) = refusal {
-        core.end(&attempt, slot, AttemptEnd::Stopped(stop));
+        core.end(&attempt, AttemptEnd::Stopped(stop));
         return true;
     }
     let cx = Cx::new(attempt.clone());
@@ -72,7 +92,11 @@ fn run(core: &Arc<Core>, claimed: Claimed, owner: &Arc<str>) -> bool {
         Ok(Run::Unreadable(fail)) => AttemptEnd::Unreadable(fail.text(core.shared.limits.error_text)),
         Err(panic) => panicked(&attempt, panic_text(panic), core.shared.limits.error_text),
     };
-    let ours = core.end(&attempt, slot, how);
+    if last() {
+        // Before its end is known: whoever is claimed to run alone is alone in the sidecar, too.
+        core.rest(slot);
+    }
+    let ours = core.end(&attempt, how);
     if !ours {
         core.stuck.fetch_sub(1, Ordering::AcqRel);
     }

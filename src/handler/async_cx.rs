@@ -32,6 +32,13 @@ impl AsyncCx {
     /// # Errors
     /// As there.
     pub async fn effect<E: Effect>(&self, request: E) -> Outcome<E::Result> {
+        #[cfg(feature = "testkit")]
+        if self.attempt.shared.naive {
+            return super::naive::answered::<E>(match super::naive::call(&self.attempt, &request)? {
+                super::effect::Begun::Answer(called) => called,
+                super::effect::Begun::Future(future) => future.await,
+            });
+        }
         let flow = Flow::prepare(&self.attempt, &request)?;
         let waiting = flow.waiting();
         let outcome = self.follow::<E>(flow).await;

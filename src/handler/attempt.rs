@@ -7,8 +7,8 @@ use super::shared::Shared;
 use crate::model::attempt::{Run, Stop};
 use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, Lease};
-use crate::model::job::{JobRecord, JobRow, Memo};
-use crate::model::time::Mono;
+use crate::model::job::{JobRow, Memo};
+use crate::model::time::{Mono, Wall};
 use crate::rules::look::{Look, look};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -20,7 +20,14 @@ use std::time::Duration;
 pub(crate) struct Claimed {
     pub(crate) lease: Lease,
     pub(crate) row: JobRow,
-    pub(crate) record: JobRecord,
+    /// Attempts so far, this one included.
+    pub(crate) attempts: u32,
+    /// It was asked to stop.
+    pub(crate) cancel: bool,
+    /// It may have killed the process: it runs alone.
+    pub(crate) suspect: bool,
+    /// The last instant at which it may begin, if that was to come when it was claimed.
+    pub(crate) deadline: Option<Wall>,
     pub(crate) effects: Vec<EffectRecord>,
     pub(crate) memos: Vec<Memo>,
     pub(crate) kind: Arc<Kind>,
@@ -89,9 +96,9 @@ impl Attempt {
             owner,
             started: now,
             watch: crate::clock::Stopwatch::start(),
-            number: AtomicU32::new(c.record.attempts),
+            number: AtomicU32::new(c.attempts),
             gate: Mutex::new(false),
-            cancelled: AtomicBool::new(c.record.cancel),
+            cancelled: AtomicBool::new(c.cancel),
             over: AtomicBool::new(false),
             finished: AtomicBool::new(false),
             seen: AtomicU64::new(now.0),

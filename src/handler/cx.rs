@@ -17,7 +17,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Stored for T {}
 
 /// The context of one attempt, for blocking handlers.
 ///
-/// Every verb is fenced: once the lease is over nothing more is accepted. After an effect ended unknown every later verb of the
+/// Every verb that stores or asks for something is fenced: once the lease is over nothing more is accepted. After an effect ended unknown every later verb of the
 /// attempt returns the same stop, whatever the handler does with the error.
 pub struct Cx {
     pub(crate) attempt: Arc<Attempt>,
@@ -92,6 +92,17 @@ impl Cx {
     /// The provider's refusal as the performer classified it; otherwise a stop: return it, nothing more of this attempt is
     /// accepted. An undeclared effect, or the same name and part twice, is a permanent failure that says what to do.
     pub fn effect<E: Effect>(&self, request: E) -> Outcome<E::Result> {
+        #[cfg(feature = "testkit")]
+        if self.attempt.shared.naive {
+            return match super::naive::call(&self.attempt, &request)? {
+                super::effect::Begun::Answer(called) => super::naive::answered::<E>(called),
+                super::effect::Begun::Future(future) => {
+                    let (tell, reply) = answer();
+                    self.spawn(Box::pin(async move { tell.send(future.await) }))?;
+                    reply.wait().map_or_else(|| Err(Fail::new("the runtime is gone")), super::naive::answered::<E>)
+                }
+            };
+        }
         let mut flow = Flow::prepare(&self.attempt, &request)?;
         loop {
             let told = flow.begin()?.wait();

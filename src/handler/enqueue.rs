@@ -8,7 +8,7 @@ use crate::error::{Error, Setup};
 use crate::model::id::{JobId, KindId};
 use crate::model::job::{Enqueued, Intent, JobRecord, JobRow};
 use crate::model::policy::KindRules;
-use crate::model::time::Wall;
+use crate::model::time::{Now, Wall};
 use crate::rules::admit::{self, Admit, Known, Start};
 use crate::store::{Op, Own, StoreError, Write};
 use std::sync::Arc;
@@ -115,7 +115,12 @@ fn known<'a>(intent: &Intent, job: Option<&'a JobRecord>, paused: bool) -> Known
 }
 
 /// Enqueues in the writer's transaction.
-pub(crate) fn admit(tx: &mut dyn Own, spec: &mut Spec, shared: &Shared) -> Result<(Enqueued, Option<Changed>), Error> {
+pub(crate) fn admit(
+    tx: &mut dyn Own,
+    spec: &mut Spec,
+    shared: &Shared,
+    now: Now,
+) -> Result<(Enqueued, Option<Changed>), Error> {
     let found = find(tx, spec)?;
     let job = match &found {
         Some((_, intent)) => standing(tx, intent)?,
@@ -131,7 +136,7 @@ pub(crate) fn admit(tx: &mut dyn Own, spec: &mut Spec, shared: &Shared) -> Resul
         Admit::Existing { id, state, differs } => Ok((Enqueued::Existing { id, state, differs }, None)),
         Admit::New { incarnation } => {
             let kind = tx.add_kind(spec.kind)?;
-            let (id, changed) = insert(tx, spec, kind, incarnation, shared)?;
+            let (id, changed) = insert(tx, spec, kind, incarnation, now)?;
             Ok((Enqueued::New(id), Some(changed)))
         }
     }
@@ -142,9 +147,8 @@ fn insert(
     spec: &mut Spec,
     kind: KindId,
     incarnation: u32,
-    shared: &Shared,
+    now: Now,
 ) -> Result<(JobId, Changed), StoreError> {
-    let now = shared.now();
     let id = tx.next_id();
     let change = admit::create(id, kind, spec.priority, spec.start, spec.rules(), now);
     let row = &mut spec.row;
@@ -176,8 +180,9 @@ impl Op for EnqueueOp {
         self.done.clear();
         self.changes.clear();
         self.refused = None;
+        let now = self.shared.now();
         for spec in &mut self.specs {
-            match admit(tx, spec, &self.shared) {
+            match admit(tx, spec, &self.shared, now) {
                 Ok((answer, changed)) => {
                     self.done.push(answer);
                     self.changes.extend(changed);
@@ -244,7 +249,7 @@ impl RunAgainOp {
                 if let Some((kind, Intent::Remembered(memory))) = &found {
                     tx.forget(*kind, self.spec.row.key.as_str(), memory)?;
                 }
-                Ok(insert(tx, &mut self.spec, kind, incarnation, &self.shared)?)
+                Ok(insert(tx, &mut self.spec, kind, incarnation, self.shared.now())?)
             }
             Admit::Existing { state, .. } => Err(crate::rules::Refusal::WrongState(state).into()),
         }

@@ -8,6 +8,7 @@ pub(crate) mod call;
 pub(crate) mod calls;
 pub(crate) mod cx;
 pub(crate) mod effect;
+pub(crate) mod ends;
 pub(crate) mod enqueue;
 pub(crate) mod fail;
 pub(crate) mod flow;
@@ -15,6 +16,8 @@ pub(crate) mod handlers;
 pub(crate) mod job;
 pub(crate) mod kinds;
 pub(crate) mod learn;
+#[cfg(feature = "testkit")]
+mod naive;
 pub(crate) mod ops;
 pub(crate) mod outbox;
 pub(crate) mod publish;

@@ -1,4 +1,4 @@
-//! The operations of a running attempt on the store: intent, result, probe answer, step, commit, finish, end.
+//! The operations of a running attempt on the store: intent, result, probe answer, step, commit, finish. Its end is in `ends`.
 //!
 //! Each loads, lets the rules decide, and puts; what it remembers belongs to the round's final run and is told after the commit.
 
@@ -10,10 +10,10 @@ use super::reply::Answer;
 use super::shared::{Changed, Did, InsideTransaction, Shared, store_error};
 use super::tx::Tx;
 use super::undo;
-use crate::model::attempt::{AttemptEnd, Run, Stop};
+use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::effect::{EffectRecord, Stored};
 use crate::model::id::{EffectId, Lease};
-use crate::model::job::{JobRecord, JobState, Memo};
+use crate::model::job::{JobRecord, Memo};
 use crate::rules::effect::{self, Asking, Begin, Request, Same};
 use crate::rules::{Env, Refusal, lifecycle};
 use crate::store::{AppRun, Op, StoreError, Write};
@@ -328,65 +328,13 @@ impl Op for CommitOp {
                     self.attempt.set_finished();
                 }
                 if finished && let Some(own) = done.did.changes.get_mut(done.own) {
-                    own.run = Some(Box::new(self.attempt.run()));
+                    own.run = Some(self.attempt.run());
                 }
                 report.did(&done.did);
                 self.answer.send(done.told);
             }
             (Ok(()), None) => {}
             (Err(e), _) => self.answer.send(Err(store_error(e))),
-        }
-    }
-}
-
-/// The end of an attempt.
-pub(crate) struct EndOp {
-    pub(crate) attempt: Arc<Attempt>,
-    pub(crate) how: AttemptEnd,
-    pub(crate) output: Option<Vec<u8>>,
-    /// What its line says beside the facts.
-    pub(crate) seen: Run,
-    /// Told whether the end was accepted: `false` if the lease was over.
-    pub(crate) then: Option<Box<dyn FnOnce(bool) + Send>>,
-    /// Its own change, and what followed for other jobs.
-    pub(crate) done: Vec<Changed>,
-}
-
-impl Op for EndOp {
-    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        self.done.clear();
-        let a = &self.attempt;
-        let (shared, id) = (&a.shared, a.id());
-        let Some(job) = load(tx, &a.lease)? else { return Ok(()) };
-        let effects = if job.effects > 0 { tx.effects(id)? } else { Vec::new() };
-        let now = shared.now();
-        let calls = |r: &EffectRecord| shared.call_facts(id, r, now);
-        let env = Env { now, draw: shared.draw(), calls: &calls };
-        // Refused: another claim, a decision or the job's end came first.
-        if let Ok(change) = lifecycle::end(&job, &a.lease, self.how.clone(), &effects, &a.kind.rules, &env) {
-            // Only with its success: the finish gate may have made a question of it.
-            let over = matches!(change.record().state, JobState::Ended { .. });
-            self.done = undo::put(tx, shared, a.changed(change), Some(&a.row))?;
-            if let Some(output) = self.output.as_ref().filter(|_| over) {
-                tx.put_output(id, output.clone())?;
-            }
-        }
-        Ok(())
-    }
-    fn may_be_told_later(&self) -> bool {
-        // Nothing of the attempt runs any more.
-        true
-    }
-    fn settle(mut self: Box<Self>, result: Result<(), StoreError>) {
-        // Its own change comes first.
-        let own = self.done.first_mut().filter(|_| result.is_ok());
-        let accepted = own.is_some();
-        if let Some(own) = own {
-            own.run = Some(Box::new(self.seen));
-            self.attempt.shared.report.changed(&self.done);
-        }
-        if let Some(then) = self.then {
-            then(accepted);
         }
     }
 }

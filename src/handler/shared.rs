@@ -98,7 +98,7 @@ pub(crate) struct Changed {
     /// For a claim: how long it could have run before.
     pub(crate) waited_ms: Option<u64>,
     /// For the end of a claim.
-    pub(crate) run: Option<Box<Run>>,
+    pub(crate) run: Option<Run>,
 }
 
 impl Changed {
@@ -192,11 +192,20 @@ pub(crate) struct Shared {
     pub(crate) pid: u32,
     pub(crate) draws: Mutex<Box<dyn FnMut() -> u64 + Send>>,
     pub(crate) plain: KindRules,
+    /// Effects keep no records: for tests that show what would happen then.
+    #[cfg(feature = "testkit")]
+    pub(crate) naive: bool,
 }
 
 impl Shared {
     pub(crate) fn now(&self) -> Now {
         self.clock.now()
+    }
+    /// The clocks, once more compared with each other.
+    pub(crate) fn read_clock(&self) -> Now {
+        let (now, boot) = self.clock.read();
+        self.trust.observe(now, boot);
+        now
     }
     pub(crate) fn draw(&self) -> u64 {
         (self.draws.lock())()
@@ -230,7 +239,9 @@ impl Shared {
     }
     /// What is known about the calls of an effect, at `now`.
     pub(crate) fn call_facts(&self, job: JobId, record: &EffectRecord, now: Now) -> CallFacts {
-        let age = self.trust.age(record.first_call, now, self.clock.boot_ms());
+        // `now` may be a while old: a calendar that was set since then is seen first.
+        self.read_clock();
+        let age = self.trust.age(record.first_call, now);
         self.calls.facts(job, &record.id, now.mono, age)
     }
     /// The name under which jobs of this kind are stored.

@@ -76,8 +76,7 @@ impl Trust {
         wall - mono
     }
     /// Wall ms since a first call; `None` if it cannot be trusted.
-    pub(crate) fn age(&self, first_call: Wall, now: Now, boot: Option<u64>) -> Option<u64> {
-        self.observe(now, boot);
+    pub(crate) fn age(&self, first_call: Wall, now: Now) -> Option<u64> {
         let s = self.0.lock();
         let behind = now.wall.0.saturating_add(SLACK_MS) < s.high.0;
         let undated = first_call <= s.stepped && s.stepped.0 > 0;
@@ -137,7 +136,7 @@ mod tests {
         trust.observe(glitch, boot);
         let (now, boot) = at(TODAY + 20, 20);
         trust.observe(now, boot);
-        assert_eq!(trust.age(Wall(TODAY + 15), now, boot), None);
+        assert_eq!(trust.age(Wall(TODAY + 15), now), None);
         let mut marks = trust.marks();
         for start in 1..=30 {
             let (now, boot) = at(TODAY + start * HOUR, 0);
@@ -149,8 +148,9 @@ mod tests {
         let (now, boot) = at(TODAY + 31 * HOUR, 0);
         let trust = Trust::new(Marks::from_bytes(&marks.to_bytes()).expect("marks"), now, boot);
         let (now, boot) = at(TODAY + 31 * HOUR + 10, 10);
-        assert_eq!(trust.age(Wall(TODAY + 31 * HOUR), now, boot), Some(10));
-        assert_eq!(trust.age(Wall(TODAY + 15), now, boot), None, "called before anybody could trust the clock");
+        trust.observe(now, boot);
+        assert_eq!(trust.age(Wall(TODAY + 31 * HOUR), now), Some(10));
+        assert_eq!(trust.age(Wall(TODAY + 15), now), None, "called before anybody could trust the clock");
     }
 
     /// A start behind the last reading is a step back; one that is only behind the highest is the old story.

@@ -110,7 +110,7 @@ impl<'t> Tx<'t> {
 
     fn add<J: Job>(&mut self, job: &J, start: Start) -> Result<Enqueued, Error> {
         let mut spec = Spec::of(job, start, &self.shared)?;
-        let (answer, changed) = enqueue::admit(self.app.own(), &mut spec, &self.shared)?;
+        let (answer, changed) = enqueue::admit(self.app.own(), &mut spec, &self.shared, self.shared.now())?;
         if !answer.is_new() {
             self.suppressed.push(J::KIND);
         }

@@ -17,11 +17,24 @@ pub(crate) fn put(
     changed: Changed,
     row: Option<&JobRow>,
 ) -> Result<Vec<Changed>, StoreError> {
+    let mut out = Vec::new();
+    put_behind(tx, shared, changed, row, &mut out)?;
+    Ok(out)
+}
+
+/// The same, told behind what `out` has already.
+pub(crate) fn put_behind(
+    tx: &mut Write<'_>,
+    shared: &Shared,
+    changed: Changed,
+    row: Option<&JobRow>,
+    out: &mut Vec<Changed>,
+) -> Result<(), StoreError> {
     tx.put_with_order(&changed.change)?;
     let id = changed.change.record().id;
     let order = changed.change.undo().cloned();
     let ended = ends(&changed);
-    let mut out = vec![changed];
+    out.push(changed);
     if let Some(order) = order {
         out.push(enqueue(tx, shared, id, &order)?);
     }
@@ -34,7 +47,7 @@ pub(crate) fn put(
             out.extend(tell(tx, shared, &undoes, how)?);
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// A compensation as it was found when the file was opened: an effect that is being undone has a job that undoes it. One that has none

@@ -135,6 +135,10 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The handler, or what it asked for, failed.
+    pub fn failed(self) -> bool {
+        matches!(self, Self::Retry | Self::NeedsDecision | Self::Dead | Self::Compensating)
+    }
     /// As it stands in the proof line.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -118,6 +118,10 @@ impl EffectCard {
     pub fn recovery(&self) -> Recovery {
         self.recovery
     }
+    /// It is risky, and its provider's "not there" counts earlier than a minute after the call.
+    pub fn is_hasty(&self) -> bool {
+        self.risk.is_risky() && self.recovery.settle().is_some_and(|d| d < Duration::from_secs(60))
+    }
     /// Whether a record stored under `name` belongs to it.
     pub fn owns(&self, name: &str) -> bool {
         self.name == name || self.aliases.contains(&name)

@@ -208,6 +208,9 @@ impl Policy {
             if matches!(self.remember, Some(Keep::For(_))) {
                 widened.push("dedupe memory");
             }
+            if effects.iter().any(EffectCard::is_hasty) {
+                widened.push("settle time");
+            }
             if self.backoff.as_ref().is_some_and(Backoff::is_hasty) {
                 widened.push("backoff");
             }

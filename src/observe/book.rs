@@ -16,8 +16,8 @@ pub struct Book {
     pub(super) ready: BTreeMap<String, Line>,
     pub(super) outbox: BTreeMap<String, Since>,
     pub(super) retries: Retries,
-    /// Since when it is told that the file may be an older copy.
-    pub(super) older: Option<Wall>,
+    /// Since when it is told that the file may be an older copy, and in which epoch that was found.
+    pub(super) older: Option<(Wall, u32)>,
     /// Numbers given to what was said.
     pub(super) said: u64,
     /// A process told somebody: what is not known to be heard may have been.

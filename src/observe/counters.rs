@@ -55,10 +55,11 @@ impl Counters {
     /// Adds what became durable with one commit.
     pub fn count(&self, changes: &[Committed<'_>]) {
         let mut inner = self.0.lock();
-        for change in changes {
-            let counts = inner.kind(change.kind);
-            for fact in change.facts {
-                counts.fact(fact, change);
+        for of_one_kind in changes.chunk_by(|a, b| a.kind == b.kind) {
+            let Some(first) = of_one_kind.first() else { continue };
+            let counts = inner.kind(first.kind);
+            for change in of_one_kind {
+                change.facts.iter().for_each(|fact| counts.fact(fact, change));
             }
         }
     }

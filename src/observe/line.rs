@@ -173,7 +173,7 @@ impl GaveBack {
 }
 
 /// Every outcome, in the order of declaration.
-pub(super) const OUTCOMES: [Outcome; 9] = [
+pub(crate) const OUTCOMES: [Outcome; 9] = [
     Outcome::Success,
     Outcome::Retry,
     Outcome::NotYet,
@@ -185,7 +185,7 @@ pub(super) const OUTCOMES: [Outcome; 9] = [
     Outcome::Compensating,
 ];
 /// Every class, in the order of declaration.
-pub(super) const CLASSES: [Class; 3] = [Class::Transient, Class::Permanent, Class::Unknown];
+pub(crate) const CLASSES: [Class; 3] = [Class::Transient, Class::Permanent, Class::Unknown];
 
 /// A failure's class as it stands in lines and labels.
 pub fn class_word(class: Class) -> &'static str {

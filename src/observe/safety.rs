@@ -8,7 +8,7 @@ use super::stamp::Zone;
 use crate::model::attempt::Outcome;
 use crate::model::effect::{EffectCard, Recovery, Risk};
 use crate::model::id::JobId;
-use crate::model::policy::{Backoff, Keep, KindRules, OnInterrupt, Policy};
+use crate::model::policy::{Backoff, Keep, KindRules, OnDead, OnInterrupt, Policy};
 use crate::model::time::Wall;
 use std::fmt;
 use std::time::Duration;
@@ -187,19 +187,32 @@ fn duplicates(r: &Registered<'_>) -> Vec<String> {
     let mut cards: Vec<&EffectCard> = r.rules.effects.iter().collect();
     cards.sort_by_key(|c| c.name);
     let mut out = vec!["what is confirmed is never asked for again".to_owned()];
-    out.extend(cards.iter().map(|c| format!("`{}` ({}): {}", c.name, risk(c.risk), recovery(c.recovery))));
+    out.extend(cards.iter().map(|c| {
+        let widened = if c.is_hasty() { mark(r, "settle time") } else { "" };
+        format!("`{}` ({}): {}{widened}", c.name, risk(c.risk), recovery(c.recovery))
+    }));
     out
 }
 
 fn review(r: &Registered<'_>) -> Vec<String> {
     let rules = r.rules;
     let mut out: Vec<String> = r.policy.review.iter().cloned().collect();
-    out.push(match rules.max_attempts {
+    let mut ends = vec![match rules.max_attempts {
         1 => "the first failed attempt, or a failure that trying again cannot help".to_owned(),
         n => format!("{n} failed attempts, or a failure that trying again cannot help"),
-    });
+    }];
     if rules.deadline.is_some() {
-        out.push("the deadline passed".to_owned());
+        ends.push("the deadline passed".to_owned());
+    }
+    match rules.on_dead {
+        OnDead::Hold => out.extend(ends),
+        OnDead::Undo => {
+            out.push(format!(
+                "**nobody is asked, and what was done is undone, the last first**, after {}; a person is asked where nothing was \
+                 done, something cannot be undone, nobody knows about an effect, or an undo job cannot go forward",
+                ends.join(", or when ")
+            ));
+        }
     }
     match rules.on_interrupt {
         OnInterrupt::RunAgain => {}
@@ -355,6 +368,25 @@ mod tests {
         assert!(
             card(&Policy::default().retries(99), &routine).widened.is_empty(),
             "nothing is narrowed, nothing is wide"
+        );
+    }
+
+    /// A kind that is undone by itself says so where it says when a person is asked: nobody expects to be asked before the money goes
+    /// back. And a charge whose provider's "not there" counts within a minute is marked.
+    #[test]
+    fn a_card_says_that_nobody_is_asked_and_what_is_hasty() {
+        let probed = |ms| [EffectCard::new("charge", &[], Risk::Charge, Recovery::probe(Duration::from_millis(ms)))];
+        let policy = Policy::default().success("paid").review("in doubt");
+        let (holds, undoes) =
+            (card(&policy, &probed(60_000)), card(&policy.clone().on_dead(OnDead::Undo), &probed(60_000)));
+        let review = |c: &SafetyCard| c.review.join("\n");
+        assert!(review(&holds).contains("\n4 failed attempts") && !review(&holds).contains("undone"), "{holds}");
+        assert!(review(&undoes).contains("nobody is asked, and what was done is undone"), "{undoes}");
+        assert!(!review(&undoes).contains("\n4 failed attempts"), "{undoes}");
+        let hasty = card(&policy, &probed(59_999)).to_string();
+        assert!(
+            hasty.starts_with("## pay (widened)") && hasty.contains("after the call ended **(widened)**"),
+            "{hasty}"
         );
     }
 

@@ -65,8 +65,8 @@ pub struct Seen {
     pub attempts: u64,
     /// Those of them that were not the first of their job.
     pub retries: u64,
-    /// The file may be an older copy, and nobody has resumed everything since.
-    pub older: bool,
+    /// The file may be an older copy, and nobody has resumed everything since: the epoch in which that was found.
+    pub older: Option<u32>,
 }
 
 /// What follows from one look.
@@ -290,20 +290,21 @@ fn older_copy(seen: &Seen, out: &mut Looked) {
         text: text.to_owned(),
     };
     match (seen.older, out.book.older) {
-        (true, None) => {
-            out.book.older = Some(seen.now);
+        // Told before: it was told of the copy that lies here now, before that was made.
+        (Some(epoch), before) if before.is_none_or(|(_, told)| told != epoch) => {
+            out.book.older = Some((seen.now, epoch));
             let text = "everything is paused: the file may be an older copy, or a new one in the place of another, so what happened \
                         before is not known here. Compare with the providers, then resume everything";
             out.notices.push(Notice::Fired(say(seen.now, text)));
         }
-        (false, Some(since)) => {
+        (None, Some((since, _))) => {
             out.book.older = None;
             out.notices.push(Notice::Resolved(say(
                 since,
                 "what may be an older copy was looked at: somebody resumed everything",
             )));
         }
-        (true, Some(_)) | (false, None) => {}
+        (Some(_), _) | (None, None) => {}
     }
 }
 
@@ -540,12 +541,14 @@ mod tests {
     fn an_older_copy_is_told_until_everything_is_resumed() {
         let mut w = World::new();
         let older = |older| Seen { older, ..Seen::default() };
-        assert_eq!(w.look(1, older(false)), (none(), None));
-        let said = w.look(2, older(true)).0;
+        assert_eq!(w.look(1, older(None)), (none(), None));
+        let said = w.look(2, older(Some(7))).0;
         assert!(said.len() == 1 && said[0].starts_with("older-copy everything is paused"), "{said:?}");
-        assert_eq!(w.look(3, older(true)), (none(), None));
-        assert_eq!(w.look(4, older(false)).0, ["over older-copy"]);
-        assert_eq!(w.look(5, older(false)), (none(), None));
+        assert_eq!(w.look(3, older(Some(7))), (none(), None));
+        // The copy was made while this was told, and is put back later.
+        assert_eq!(w.look(4, older(Some(31))).0.len(), 1);
+        assert_eq!(w.look(5, older(None)).0, ["over older-copy"]);
+        assert_eq!(w.look(6, older(None)), (none(), None));
     }
 
     /// A rule that is switched off says nothing and asks for no look.

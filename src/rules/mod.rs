@@ -115,6 +115,23 @@ impl Change {
         let was_asked = matches!(self.before, Some(JobState::NeedsDecision | JobState::Dead));
         matches!(self.letter, LetterMove::Put(_)) && !was_asked
     }
+    /// The number of the attempt that failed with it.
+    pub fn failed_attempt(&self) -> Option<u32> {
+        self.facts.iter().find_map(|fact| match fact {
+            Fact::Attempt { attempt, outcome, given_back: false, .. } => outcome.failed().then_some(*attempt),
+            Fact::Attempt { .. }
+            | Fact::Enqueued(_)
+            | Fact::Moved { .. }
+            | Fact::Claimed(_)
+            | Fact::Ended { .. }
+            | Fact::Letter { .. }
+            | Fact::LetterClosed(_)
+            | Fact::LeaseExpired(_)
+            | Fact::Effect { .. }
+            | Fact::Compensation { .. }
+            | Fact::Conflict { .. } => None,
+        })
+    }
     /// When the rows of a job that ends with this change may be pruned; `None`: it does not end here, or is kept for ever; one in the
     /// trash that is kept for ever has [`Wall::NEVER`].
     pub fn prune(&self) -> Option<Wall> {

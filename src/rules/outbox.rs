@@ -143,9 +143,10 @@ pub fn retry(delivery: &Delivery, now: Wall) -> Result<Delivery, Refusal> {
     }
 }
 
-/// A person throws a stuck message away.
-pub fn discard(delivery: &Delivery, topic: &Topic, now: Wall) -> Result<Ended, Refusal> {
+/// A person throws a stuck message away. One that was delivered before, and stuck when it was sent again, stays delivered.
+pub fn discard(delivery: &Delivery, delivered: bool, topic: &Topic, now: Wall) -> Result<Ended, Refusal> {
     match delivery.standing {
+        Standing::Dead { .. } if delivered => Ok(ended(Ending::Published, topic, now)),
         Standing::Dead { .. } => Ok(ended(Ending::Discarded, topic, now)),
         Standing::Waiting { .. } => Err(Refusal::NotAChoice(
             "the message is on its way by itself, and may be at the broker already: pause its topic instead".to_owned(),
@@ -353,8 +354,11 @@ mod tests {
         // It fails again: under every policy it holds nothing up.
         let (d, _) = gave_up(after(&beside, &failed(Class::Permanent), &Topic::default(), NOW, 0));
         assert_eq!(look(&d, &Topic::default(), NOW), Look::Dead(false));
-        assert!(retry(&Delivery::new(NOW), NOW).is_err() && discard(&Delivery::new(NOW), &steps(), NOW).is_err());
-        assert_eq!(discard(&stuck(true), &steps(), NOW).unwrap().how, Ending::Discarded);
+        assert!(
+            retry(&Delivery::new(NOW), NOW).is_err() && discard(&Delivery::new(NOW), false, &steps(), NOW).is_err()
+        );
+        assert_eq!(discard(&stuck(true), false, &steps(), NOW).unwrap().how, Ending::Discarded);
+        assert_eq!(discard(&stuck(true), true, &steps(), NOW).unwrap().how, Ending::Published);
     }
 
     /// The process dies with a message in its hands: twice alone, or ten times in company, and a person is asked; only a death alone

@@ -242,6 +242,10 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, R
 pub(super) struct Image(Arc<Mutex<Vec<u8>>>);
 
 impl Image {
+    #[cfg(feature = "fuzzing")]
+    pub(super) fn of(bytes: &[u8]) -> Self {
+        Self(Arc::new(Mutex::new(bytes.to_vec())))
+    }
     pub(super) fn bytes(&self) -> Vec<u8> {
         self.0.lock().clone()
     }

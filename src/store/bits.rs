@@ -6,7 +6,6 @@
 
 use super::error::StoreError;
 use redb::{Key, ReadableTable, Table, Value};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::RangeBounds;
@@ -41,12 +40,16 @@ pub(super) fn numbers(word: u64, mut bits: u64) -> impl Iterator<Item = u64> {
 #[derive(Debug)]
 pub(super) struct Bits<K> {
     /// Each as it is now and as it is in the table.
-    words: RefCell<BTreeMap<K, (u64, u64)>>,
+    words: Vec<(K, u64, u64)>,
+    /// By key: its place in `words`.
+    places: BTreeMap<K, usize>,
+    /// The place that was looked up last: neighbours in time are neighbours here.
+    last: usize,
 }
 
 impl<K> Default for Bits<K> {
     fn default() -> Self {
-        Self { words: RefCell::default() }
+        Self { words: Vec::new(), places: BTreeMap::new(), last: 0 }
     }
 }
 
@@ -59,14 +62,17 @@ impl<K: WordKey> Bits<K> {
         id: u64,
         member: bool,
     ) -> Result<bool, StoreError> {
-        let words = self.words.get_mut();
-        let (now, _) = match words.entry(key) {
-            Entry::Occupied(o) => o.into_mut(),
-            Entry::Vacant(v) => {
-                let stored = table.get(key)?.map_or(0, |w| w.value());
-                v.insert((stored, stored))
-            }
-        };
+        if self.words.get(self.last).is_none_or(|(k, ..)| *k != key) {
+            self.last = match self.places.entry(key) {
+                Entry::Occupied(o) => *o.get(),
+                Entry::Vacant(v) => {
+                    let stored = table.get(key)?.map_or(0, |w| w.value());
+                    self.words.push((key, stored, stored));
+                    *v.insert(self.words.len() - 1)
+                }
+            };
+        }
+        let (_, now, _) = &mut self.words[self.last];
         let before = *now;
         *now = if member { before | bit_of(id) } else { before & !bit_of(id) };
         Ok(*now != before)
@@ -78,8 +84,7 @@ impl<K: WordKey> Bits<K> {
         range: impl RangeBounds<K> + Clone,
         mut each: impl FnMut(K, u64) -> bool,
     ) -> Result<(), StoreError> {
-        let words = self.words.borrow();
-        let mut ours = words.range(range.clone()).map(|(k, (now, _))| (*k, *now)).peekable();
+        let mut ours = self.places.range(range.clone()).map(|(k, place)| (*k, self.words[*place].1)).peekable();
         let mut tell = |key, bits| bits == 0 || each(key, bits);
         for row in table.range::<K>(range)? {
             let (key, stored) = row?;
@@ -113,7 +118,8 @@ impl<K: WordKey> Bits<K> {
     }
     /// Writes what was changed; an empty word has no row.
     pub(super) fn flush(&mut self, table: &mut Table<'_, K, u64>) -> Result<(), StoreError> {
-        for (key, (now, stored)) in self.words.get_mut() {
+        for place in self.places.values() {
+            let (key, now, stored) = &mut self.words[*place];
             if now == stored {
                 continue;
             }
@@ -128,7 +134,7 @@ impl<K: WordKey> Bits<K> {
     }
     /// Whether something is to be written.
     pub(super) fn is_dirty(&self) -> bool {
-        self.words.borrow().values().any(|(now, stored)| now != stored)
+        self.words.iter().any(|(_, now, stored)| now != stored)
     }
 }
 

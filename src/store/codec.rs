@@ -2,6 +2,7 @@
 //! Keeps the promise that damaged bytes are `Corrupt`, never a panic and never another value. Called by `read` and `write`.
 
 use super::error::StoreError;
+use super::plain_row;
 use super::record;
 use crate::model::effect::EffectRecord;
 use crate::model::job::{Codec, Identity, JobRecord, JobRow, Memo, Undoes};
@@ -176,21 +177,33 @@ impl Stored for JobRow {
     const NAME: &'static str = "job row";
     fn write(&self, out: &mut Vec<u8>) -> Result<(), StoreError> {
         let Self { kind, key, incarnation, version, codec, title, enqueued, payload, undoes } = self;
+        if undoes.is_none() {
+            plain_row::write(self, out);
+            return Ok(());
+        }
         write_serde(&(kind, key, incarnation, version, codec, title, enqueued, undoes, payload.len()), out)?;
         out.extend_from_slice(payload);
         Ok(())
     }
     fn read(bytes: &[u8]) -> Result<Self, String> {
-        type Head = (KindId, JobKey, u32, u32, Codec, String, Wall, Option<Undoes>, usize);
-        let (head, used) =
-            bincode::serde::borrow_decode_from_slice::<Head, _>(bytes, config()).map_err(|e| e.to_string())?;
-        let (kind, key, incarnation, version, codec, title, enqueued, undoes, len) = head;
-        let payload = bytes.get(used..).unwrap_or_default();
-        if payload.len() != len {
-            return Err(format!("a payload of {len} bytes is announced, {} are there", payload.len()));
+        match plain_row::read(bytes) {
+            Some(row) => Ok(row),
+            None => read_row(bytes),
         }
-        Ok(Self { kind, key, incarnation, version, codec, title, enqueued, payload: payload.to_vec(), undoes })
     }
+}
+
+/// The rows that are not plain, and those that are damaged.
+fn read_row(bytes: &[u8]) -> Result<JobRow, String> {
+    type Head = (KindId, JobKey, u32, u32, Codec, String, Wall, Option<Undoes>, usize);
+    let (head, used) =
+        bincode::serde::borrow_decode_from_slice::<Head, _>(bytes, config()).map_err(|e| e.to_string())?;
+    let (kind, key, incarnation, version, codec, title, enqueued, undoes, len) = head;
+    let payload = bytes.get(used..).unwrap_or_default();
+    if payload.len() != len {
+        return Err(format!("a payload of {len} bytes is announced, {} are there", payload.len()));
+    }
+    Ok(JobRow { kind, key, incarnation, version, codec, title, enqueued, payload: payload.to_vec(), undoes })
 }
 
 /// The body is copied as it is, as a job's payload.
@@ -277,15 +290,23 @@ fn read_serde<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     if used == bytes.len() { Ok(value) } else { Err(format!("{} bytes too many", bytes.len() - used)) }
 }
 
-/// Decodes any bytes as every kind of record: it comes back whatever they are, with the number of kinds that could be read.
-#[cfg(any(test, feature = "testkit"))]
+/// Decodes any bytes as every kind of record: it comes back whatever they are, with the number of kinds that could be read. What could
+/// be read is the same after it was written again.
+#[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn decode_records(bytes: &[u8]) -> usize {
-    fn one<T: Stored>(bytes: &[u8]) -> usize {
+    fn read<T: Stored + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
+        let Ok(value) = decode::<T>(bytes) else { return false };
+        let mut written = Vec::new();
+        let again = encode(&value, &mut written).map_err(|e| e.to_string()).and_then(|()| decode::<T>(&written));
+        assert!(again.as_ref() == Ok(&value), "{value:?} became {again:?}");
+        true
+    }
+    fn one<T: Stored + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> usize {
         let mut sealed = vec![VERSION, T::KIND, 0, 0, 0, 0];
         sealed.extend_from_slice(bytes);
         // The payload behind a valid envelope too: otherwise the checksum hides the decoders from the fuzzer.
-        let behind = seal(T::NAME, &mut sealed).is_ok_and(|()| decode::<T>(&sealed).is_ok());
-        usize::from(decode::<T>(bytes).is_ok()) + usize::from(behind)
+        let behind = seal(T::NAME, &mut sealed).is_ok_and(|()| read::<T>(&sealed));
+        usize::from(read::<T>(bytes)) + usize::from(behind)
     }
     one::<JobRow>(bytes)
         + one::<StateRow>(bytes)
@@ -295,6 +316,7 @@ pub(super) fn decode_records(bytes: &[u8]) -> usize {
         + one::<Memo>(bytes)
         + one::<Entry>(bytes)
         + one::<LetterRecord>(bytes)
+        + one::<Act>(bytes)
         + one::<OutboxRow>(bytes)
         + one::<Delivery>(bytes)
         + one::<Remembered>(bytes)
@@ -402,5 +424,54 @@ mod tests {
         write_serde(&("name", false, [1u8; 3].as_slice(), 0u32, 1u8), &mut long).unwrap();
         seal("x", &mut long).unwrap();
         assert!(decode::<Memo>(&long).unwrap_err().contains("1 bytes too many"));
+    }
+
+    /// Rows of every sort, whole, damaged and cut, are read without serde wherever they can be: what comes out is what serde reads.
+    #[test]
+    fn a_plain_row_is_what_serde_reads() {
+        let mut rng = fastrand::Rng::with_seed(9);
+        let (mut plain, mut refused) = (0, 0);
+        for _ in 0..2_000 {
+            let len = |rng: &mut fastrand::Rng| [0, 1, 30, 249, 250, 251, 70_000][rng.usize(..7)];
+            let some = |rng: &mut fastrand::Rng| rng.u32(..) >> rng.u32(..32);
+            let row = JobRow {
+                kind: KindId(some(&mut rng)),
+                key: "k".repeat(len(&mut rng)).as_str().into(),
+                incarnation: some(&mut rng),
+                version: some(&mut rng),
+                codec: if rng.bool() { Codec::Json } else { Codec::Bincode },
+                title: "ü".repeat(len(&mut rng)),
+                enqueued: Wall(rng.u64(..) >> rng.u32(..64)),
+                payload: vec![rng.u8(..); len(&mut rng)],
+                undoes: if rng.u8(..8) == 0 { row().undoes } else { None },
+            };
+            let mut bytes = Vec::new();
+            row.write(&mut bytes).unwrap();
+            assert_eq!(JobRow::read(&bytes).unwrap(), row);
+            let JobRow { kind, key, incarnation, version, codec, title, enqueued, payload, undoes } = &row;
+            let mut serdes = Vec::new();
+            let head = (kind, key, incarnation, version, codec, title, enqueued, undoes, payload.len());
+            write_serde(&head, &mut serdes).unwrap();
+            assert_eq!(bytes, [&serdes[..], payload].concat());
+            assert_eq!(plain_row::read(&bytes).is_some(), row.undoes.is_none());
+            for _ in 0..20 {
+                let mut bad = bytes.clone();
+                // The numbers stand at the beginning, and behind a short key.
+                let at = rng.usize(..bad.len().min(24));
+                match rng.u8(..4) {
+                    0 => bad.truncate(at),
+                    1 => bad.push(0),
+                    _ => bad[at] = rng.u8(..),
+                }
+                match plain_row::read(&bad) {
+                    Some(row) => {
+                        assert_eq!(read_row(&bad), Ok(row));
+                        plain += 1;
+                    }
+                    None => refused += 1,
+                }
+            }
+        }
+        assert!(plain > 1_000 && refused > 1_000, "{plain} damaged rows could be read, {refused} could not");
     }
 }

@@ -111,7 +111,7 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
         w.set_own_meta(META_EPOCH, &next.epoch.to_le_bytes())?;
         if rewound {
             // In the same commit that lets the sidecar catch up: afterwards nothing else would show it.
-            w.put_meta(REWOUND, &[])?;
+            w.put_meta(REWOUND, &next.epoch.to_le_bytes())?;
             w.skip_message_numbers(IDS_SKIPPED)?;
         }
         w.finish(next.live.round)?;
@@ -317,7 +317,8 @@ impl Place {
                     Ok(real) => Ok(Self::File(real)),
                     Err(e) => {
                         let to = fs::read_link(&path).unwrap_or_default();
-                        let why = format!("it is a link to {}, which is not there: {e}", to.display());
+                        let why =
+                            format!("it is a link to {}, which is not there: {e}; is its disk there?", to.display());
                         Err(StoreError::CannotOpen { path, why })
                     }
                 }

@@ -454,43 +454,44 @@ const SECTOR: usize = 512;
 /// One of the images that a power cut can leave. Seed 0 keeps everything, 1 nothing; others keep any part of it, single writes
 /// torn at sectors. That covers every order in which a drive may write: a sector ends as it was, or as one of its writes left it.
 pub fn crash_image(durable: &[u8], pending: &[Change], seed: u64) -> Vec<u8> {
-    let mut image = durable.to_vec();
     match seed {
-        0 => pending.iter().for_each(|c| apply(&mut image, c)),
-        1 => {}
+        0 => chosen_image(durable, pending, |_| 1),
+        1 => durable.to_vec(),
         _ => {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let mut pieces = Vec::new();
-            for change in pending {
-                match change {
-                    Change::SetLen(_) if rng.bool() => pieces.push(change.clone()),
-                    Change::SetLen(_) => {}
-                    Change::Write(..) => keep_some(change, &mut rng, &mut pieces),
-                }
-            }
-            pieces.iter().for_each(|c| apply(&mut image, c));
+            chosen_image(durable, pending, |n| rng.u8(..n))
+        }
+    }
+}
+
+/// The image that a power cut leaves by choice. `choose` is asked for a number below the given one. Of a write: 0 nothing of it, 1 all
+/// of it, else each sector is asked for. Of a change of length and of a sector: 0 it is lost, 1 it is kept.
+pub fn chosen_image(durable: &[u8], pending: &[Change], mut choose: impl FnMut(u8) -> u8) -> Vec<u8> {
+    let mut image = durable.to_vec();
+    for change in pending {
+        match change {
+            Change::SetLen(_) if choose(2) == 0 => {}
+            Change::SetLen(_) => apply(&mut image, change),
+            Change::Write(offset, data) => match choose(4) {
+                0 => {}
+                1 => apply(&mut image, change),
+                _ => keep_some(*offset, data, &mut choose, &mut image),
+            },
         }
     }
     image
 }
 
-fn keep_some(change: &Change, rng: &mut fastrand::Rng, kept: &mut Vec<Change>) {
-    let Change::Write(offset, data) = change else { return };
-    match rng.u8(..4) {
-        0 => {}
-        1 => kept.push(change.clone()),
-        _ => {
-            let mut done = 0;
-            while done < data.len() {
-                let at = offset + done as u64;
-                let rest = SECTOR - usize::try_from(at % SECTOR as u64).unwrap_or(0);
-                let n = rest.min(data.len() - done);
-                if rng.bool() {
-                    kept.push(Change::Write(at, data[done..done + n].to_vec()));
-                }
-                done += n;
-            }
+fn keep_some(offset: u64, data: &[u8], choose: &mut impl FnMut(u8) -> u8, image: &mut Vec<u8>) {
+    let mut done = 0;
+    while done < data.len() {
+        let at = offset + done as u64;
+        let rest = SECTOR - usize::try_from(at % SECTOR as u64).unwrap_or(0);
+        let n = rest.min(data.len() - done);
+        if choose(2) == 1 {
+            apply(image, &Change::Write(at, data[done..done + n].to_vec()));
         }
+        done += n;
     }
 }
 
@@ -517,6 +518,10 @@ impl CrashPoint<'_> {
     /// One of the images that a cut at this moment can leave.
     pub fn image(&self, seed: u64) -> Vec<u8> {
         crash_image(self.durable, self.pending, seed)
+    }
+    /// The image that a cut at this moment leaves by choice (see [`chosen_image`]).
+    pub fn chosen(&self, choose: impl FnMut(u8) -> u8) -> Vec<u8> {
+        chosen_image(self.durable, self.pending, choose)
     }
 }
 

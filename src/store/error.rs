@@ -146,7 +146,7 @@ impl StoreError {
         }
     }
     /// What was found, where a damaged row says nothing and must not hide the rest.
-    pub fn readable<T>(found: Result<Option<T>, Self>) -> Result<Option<T>, Self> {
+    pub(crate) fn readable<T>(found: Result<Option<T>, Self>) -> Result<Option<T>, Self> {
         match found {
             Err(Self::Corrupt { .. }) => Ok(None),
             other => other,

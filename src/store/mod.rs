@@ -12,6 +12,8 @@ mod create;
 #[cfg(feature = "testkit")]
 pub mod disk;
 mod error;
+#[cfg(feature = "fuzzing")]
+mod fuzz;
 mod heal;
 mod intents;
 mod lend;
@@ -20,6 +22,7 @@ mod options;
 mod outbox;
 mod own;
 mod pack;
+mod plain_row;
 mod private;
 mod read;
 mod record;
@@ -35,22 +38,25 @@ pub use codec::{decode_app, encode_app};
 #[cfg(feature = "testkit")]
 pub use disk::DiskFactory;
 pub use error::StoreError;
+#[cfg(feature = "fuzzing")]
+pub use fuzz::{intent_keys, values, with_value_changed, words};
 pub use intents::memory::Sizes;
 pub use op::{Lane, Op, RoundHook, StoreEvent, Tell};
 pub use options::{Commits, Opened, Place, StoreOptions};
 pub use outbox::TopicDepth;
 pub use own::{AppTable, Own};
-#[cfg(feature = "testkit")]
+#[cfg(feature = "fuzzing")]
 pub use pack::decode_anything;
 #[cfg(feature = "testkit")]
 pub use read::Depth;
 pub use read::{Rows, View};
 pub use run_file::{RunFile, RunHeader, Slot, SlotNo};
 pub use schema::Source;
-pub use write::Write;
+pub use write::{FAILED, Write};
 
 use parking_lot::Mutex;
 use shared::Shared;
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -98,6 +104,10 @@ impl Store {
     /// Hands a request to the writer. On `Err` the request comes back unsettled.
     pub fn submit(&self, lane: Lane, op: Box<dyn Op>) -> Result<(), (Box<dyn Op>, StoreError)> {
         self.inner.shared.submit(lane, op)
+    }
+    /// Has the outcome that waits last take `what` along, if it knows it: then nothing is left of it, and no request has to be made.
+    pub fn join(&self, what: &mut dyn Any) -> Result<(), StoreError> {
+        self.inner.shared.join(what)
     }
     /// The length of the file in bytes; 0 on a simulated disk.
     pub fn size_bytes(&self) -> u64 {

@@ -3,6 +3,7 @@
 use super::app::panic_text;
 use super::error::StoreError;
 use super::write::Write;
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -28,6 +29,22 @@ pub trait Op: Send {
     /// How much memory it holds while it waits, in bytes, as far as that is the caller's.
     fn bytes(&self) -> usize {
         0
+    }
+    /// Takes along what was handed in behind it, if it is of a sort that it knows; `false`: that needs a request of its own.
+    fn take_along(&mut self, _: &mut dyn Any) -> bool {
+        false
+    }
+    /// It failed alone, and was undone: whether it can be run again without the part of it that failed.
+    fn leave_out(&mut self, _: Option<&StoreError>) -> bool {
+        false
+    }
+    /// For how many requests it stands, when it comes to telling them.
+    fn answers(&self) -> usize {
+        1
+    }
+    /// Whether a caller waits to be told.
+    fn is_awaited(&self) -> bool {
+        true
     }
     /// Whether a round may run before this one is told how it ended: only if no request looks at what telling it changes.
     fn may_be_told_later(&self) -> bool {

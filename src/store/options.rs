@@ -29,6 +29,8 @@ pub struct StoreOptions {
     pub intents: Sizes,
     /// Where time comes from.
     pub clock: Arc<dyn Clock>,
+    /// From this attempt on a failed one is noted for whoever watches, in the commit of its end.
+    pub note_failures: Option<u32>,
     /// An fsync failed, in this process: with one-phase commits the end of the store.
     pub(super) fsync_failed: Arc<AtomicBool>,
 }
@@ -44,6 +46,7 @@ impl StoreOptions {
             limits: Limits::default(),
             intents: Sizes::default(),
             clock,
+            note_failures: None,
             fsync_failed: Arc::default(),
         }
     }

@@ -59,7 +59,7 @@ pub(super) struct Recent {
 }
 
 /// How many places; more than are ever in flight.
-const RECENT: u64 = 1_024;
+const RECENT: u64 = 2_048;
 
 impl Recent {
     fn place(id: JobId) -> usize {

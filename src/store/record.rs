@@ -72,9 +72,6 @@ pub(super) fn write(record: &JobRecord, prune: Option<Wall>, out: &mut Vec<u8>) 
     for (flag, on) in [(CONTINUES, *continues), (SUSPECT, *suspect), (CANCEL, *cancel)] {
         flags |= if on { flag } else { 0 };
     }
-    for (n, number) in numbers.iter().enumerate() {
-        flags |= if *number == 0 { 0 } else { FIRST << n };
-    }
     struct Plain(u32, u64, Option<End>);
     let plain = match state {
         JobState::Ready { ticket } => Some(Plain(READY, *ticket, None)),
@@ -91,48 +88,32 @@ pub(super) fn write(record: &JobRecord, prune: Option<Wall>, out: &mut Vec<u8>) 
     .filter(|_| why.is_none());
     let tail = plain.is_none();
     flags |= plain.as_ref().map_or(TAIL, |Plain(flag, ..)| *flag);
-    let mut bytes = Bytes { buffer: [0; LONGEST], len: 0 };
-    flags.to_le_bytes().into_iter().for_each(|b| bytes.push(b));
-    bytes.put(id.0);
-    bytes.put(kind.0.into());
-    bytes.push(*priority);
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    put(out, id.0);
+    put(out, kind.0.into());
+    out.push(*priority);
     if let Some(Plain(_, number, how)) = plain {
-        bytes.put(number);
-        how.into_iter().for_each(|how| bytes.push(end_byte(how)));
+        put(out, number);
+        out.extend(how.map(end_byte));
     }
-    numbers.iter().filter(|n| **n != 0).for_each(|n| bytes.put(*n));
-    out.extend_from_slice(bytes.written());
+    for (n, number) in numbers.into_iter().enumerate() {
+        if number != 0 {
+            flags |= FIRST << n;
+            put(out, number);
+        }
+    }
+    out[at..at + 4].copy_from_slice(&flags.to_le_bytes());
     tail
 }
 
-/// The longest record: flags, priority, end, and every number as long as numbers get.
-const LONGEST: usize = 4 + 2 + 10 * (3 + NUMBERS);
-
-/// A record on its way, where it costs no allocation.
-struct Bytes {
-    buffer: [u8; LONGEST],
-    len: usize,
-}
-
-impl Bytes {
-    fn push(&mut self, byte: u8) {
-        // There is always room; a wrong length would be refused when it is read.
-        if let Some(place) = self.buffer.get_mut(self.len) {
-            *place = byte;
-            self.len += 1;
-        }
+/// Seven bits a byte, the lowest first; the last byte has its highest bit clear.
+fn put(out: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        out.push(n.to_le_bytes()[0] | 0x80);
+        n >>= 7;
     }
-    /// Seven bits a byte, the lowest first; the last byte has its highest bit clear.
-    fn put(&mut self, mut n: u64) {
-        while n >= 0x80 {
-            self.push(n.to_le_bytes()[0] | 0x80);
-            n >>= 7;
-        }
-        self.push(n.to_le_bytes()[0]);
-    }
-    fn written(&self) -> &[u8] {
-        &self.buffer[..self.len]
-    }
+    out.push(n.to_le_bytes()[0]);
 }
 
 /// A record, when its job's rows may go, and the rest.
@@ -165,10 +146,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Read<'_>, String> {
     };
     let mut record = JobRecord::new(id, kind, *priority, state, None);
     let mut numbers = [0; NUMBERS];
-    for (n, number) in numbers.iter_mut().enumerate() {
-        if flags & (FIRST << n) != 0 {
+    let mut there = flags / FIRST;
+    for number in &mut numbers {
+        if there & 1 != 0 {
             *number = take(&mut rest)?;
         }
+        there >>= 1;
     }
     let instant = |n: u64| n.checked_sub(1).map(Wall);
     let [
@@ -236,6 +219,14 @@ fn end_of(byte: u8) -> Result<End, String> {
 }
 
 fn take(rest: &mut &[u8]) -> Result<u64, String> {
+    if let Some((byte @ 0..0x80, after)) = rest.split_first() {
+        *rest = after;
+        return Ok(u64::from(*byte));
+    }
+    take_long(rest)
+}
+
+fn take_long(rest: &mut &[u8]) -> Result<u64, String> {
     let mut n = 0_u64;
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first().ok_or("a number is cut off")?;

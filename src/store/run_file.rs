@@ -80,8 +80,12 @@ impl RunFile {
                 slots.used - 1
             })
         };
-        self.put(n, &Slot { job, token, boot, nonce }.to_bytes());
-        SlotNo(n)
+        self.refill(SlotNo(n), job, token, boot, nonce)
+    }
+    /// Notes that another handler is about to be called in the place of one that returned.
+    pub fn refill(&self, slot: SlotNo, job: JobId, token: Token, boot: [u8; 16], nonce: u64) -> SlotNo {
+        self.put(slot.0, &Slot { job, token, boot, nonce }.to_bytes());
+        slot
     }
     /// Notes that it returned.
     pub fn clear(&self, slot: SlotNo) {
@@ -201,11 +205,25 @@ fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     Some(*head)
 }
 
+/// Whether any bytes, under a right checksum, are a header or a slot; one that was read is the same after it was written.
+#[cfg(feature = "fuzzing")]
+pub(super) fn comes_back(bytes: &[u8]) -> bool {
+    let block = sealed(&[bytes.get(..SIZE - 4).unwrap_or(bytes)]);
+    let (header, slot) = (RunHeader::from_bytes(&block), Slot::from_bytes(&block));
+    assert!(header.is_none_or(|h| RunHeader::from_bytes(&h.to_bytes()) == Some(h)), "{header:?}");
+    assert!(slot.is_none_or(|s| Slot::from_bytes(&s.to_bytes()) == Some(s)), "{slot:?}");
+    header.is_some() || slot.is_some()
+}
+
 /// Fields, zeroes, checksum: a half-written slot must not name a job.
 fn sealed(fields: &[&[u8]]) -> [u8; SIZE] {
     let mut out = [0; SIZE];
-    for (to, from) in out.iter_mut().zip(fields.iter().copied().flatten()) {
-        *to = *from;
+    let mut rest = out.as_mut_slice();
+    for field in fields {
+        // There is always room: a header and a slot have 44 bytes at most.
+        let Some((to, after)) = rest.split_at_mut_checked(field.len()) else { break };
+        to.copy_from_slice(field);
+        rest = after;
     }
     let crc = crc32fast::hash(&out[..SIZE - 4]);
     out[SIZE - 4..].copy_from_slice(&crc.to_le_bytes());

@@ -8,6 +8,7 @@ use super::op::{Lane, Op, RoundHook, StoreEvent, quietly};
 use super::run_file::RunFile;
 use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Database, ReadTransaction, ReadableDatabase};
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -127,6 +128,17 @@ impl Shared {
         }
         self.waiting.fetch_add(1, Ordering::Release);
         self.wake(inbox);
+        Ok(())
+    }
+    /// Has the outcome that waits last take this along, if it can.
+    pub(super) fn join(&self, what: &mut dyn Any) -> Result<(), StoreError> {
+        let mut inbox = self.inbox.lock();
+        if let Some(why) = &inbox.shut {
+            return Err(why.clone());
+        }
+        if let Some(op) = inbox.outcomes.back_mut().and_then(|last| last.op.as_mut()) {
+            op.take_along(what);
+        }
         Ok(())
     }
     pub(super) fn poke(&self) {

@@ -23,6 +23,9 @@ use std::time::Duration;
 
 type Bytes = &'static [u8];
 
+/// Jobs that failed often, and that nobody has looked at since: by number, each with its attempts.
+pub const FAILED: &str = "failed/";
+
 /// The queue's rows inside a round's transaction; reads come from [`Rows`].
 pub struct Write<'t> {
     pub(super) rows: Rows<'t, WriteTransaction>,
@@ -45,6 +48,8 @@ pub struct Write<'t> {
     pub(super) indexed: Option<Done>,
     bytes: usize,
     scratch: Vec<u8>,
+    /// From this attempt on a failed one is noted.
+    note_failures: Option<u32>,
 }
 
 /// What one round leaves at hand for the next.
@@ -188,6 +193,12 @@ impl<'t> Write<'t> {
                 self.rows.tables.untold.write(self.rows.tx)?.remove(id.0)?;
                 self.unset(|t| &mut t.letter, id.0)?;
             }
+        }
+        // Somebody has to hear of it, also if this process dies before it can say so.
+        if let (Some(from), Some(attempt)) = (self.note_failures, change.failed_attempt())
+            && attempt >= from
+        {
+            self.put_meta(&format!("{FAILED}{}", id.0), &attempt.to_le_bytes())?;
         }
         self.set_state(id, StateRow { record, prune })
     }
@@ -348,7 +359,12 @@ impl<'t> Write<'t> {
             indexed: None,
             bytes: 0,
             scratch,
+            note_failures: None,
         }
+    }
+    /// Notes failed attempts from this one on.
+    pub(super) fn noting(self, from: Option<u32>) -> Self {
+        Self { note_failures: from, ..self }
     }
     /// Forgets what is known of the operation before.
     pub(super) fn begin_op(&mut self) {

@@ -195,6 +195,12 @@ impl Writer {
                     self.answer(group, Duration::ZERO);
                     return Ok(Vec::new());
                 }
+                Ended::Undone(Undo::Op { index, ref error, alone: true })
+                    if group
+                        .ops
+                        .get_mut(index)
+                        .and_then(|w| w.op.as_mut())
+                        .is_some_and(|op| op.leave_out(error.as_ref())) => {}
                 Ended::Undone(Undo::Op { index, error, alone: true }) => {
                     let waiting = group.ops.remove(index);
                     self.answers.catch_up();
@@ -251,7 +257,8 @@ impl Writer {
         };
         let shared = self.shared.clone();
         let kept = std::mem::take(&mut self.kept);
-        let mut w = Write::new(&tx, &shared.memory, self.meta.live, self.options.limits, kept);
+        let mut w = Write::new(&tx, &shared.memory, self.meta.live, self.options.limits, kept)
+            .noting(self.options.note_failures);
         let ran = self.fill(&mut w, group).and_then(|()| {
             let next = self.meta.live.round + 1;
             w.is_dirty().then(|| w.finish(next)).transpose().map_err(Undo::Storage)

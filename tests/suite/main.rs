@@ -5,7 +5,9 @@
 #![expect(clippy::wildcard_enum_match_arm, reason = "a test names what it looks for; everything else is a surprise")]
 #![expect(clippy::type_complexity, reason = "the rig returns closures and futures")]
 
+mod crash_life;
 mod crash_oracle;
+mod crash_scripts;
 mod crash_world;
 mod deaths;
 mod decide;
@@ -13,9 +15,12 @@ mod effects;
 mod failures;
 mod faults;
 mod forward;
+mod fuzz_lives;
+mod fuzz_replay;
 mod ground;
 mod identity;
 mod kill;
+mod kit;
 mod layers;
 mod letters;
 mod model;

@@ -57,6 +57,24 @@ impl<'a> Page<'a> {
     }
 }
 
+#[cfg(feature = "fuzzing")]
+impl Page<'_> {
+    /// Whether any bytes are a page, as they are or under a right checksum; a page that was read is the same after it was written.
+    pub(crate) fn comes_back(bytes: &[u8]) -> bool {
+        fn read(bytes: &[u8]) -> bool {
+            let Ok(page) = Page::parse(bytes) else { return false };
+            let (entries, mut written) = (page.entries().collect::<Vec<_>>(), Vec::new());
+            encode(&entries, &mut written);
+            assert_eq!(written, bytes);
+            let by_hash = entries.is_sorted_by_key(|e| e.hash);
+            assert!(!by_hash || entries.iter().all(|e| page.of(e.hash).any(|found| found == *e)), "{entries:?}");
+            true
+        }
+        let sealed = [bytes, &crc32fast::hash(bytes).to_le_bytes()].concat();
+        read(bytes) | read(&sealed)
+    }
+}
+
 fn entry(bytes: &[u8; ENTRY]) -> Entry {
     let both = u128::from_le_bytes(*bytes);
     // The lower and the upper half.

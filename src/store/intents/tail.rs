@@ -3,6 +3,7 @@
 
 use super::page::Entry;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Entries in the order of their jobs, and for each hash the way back through them.
 #[derive(Debug, Default)]
@@ -13,11 +14,27 @@ pub(super) struct Tail {
     /// For each entry: the one before it with the same hash.
     before: Vec<Option<usize>>,
     /// The last entry of each hash.
-    newest: HashMap<u64, usize>,
+    newest: HashMap<u64, usize, BuildHasherDefault<Hashed>>,
     /// So many of them belong to rounds that are committed.
     durable: usize,
     /// The row of `q/id-fresh` that still has room begins with this entry.
     row: usize,
+}
+
+/// What is looked up is a keyed hash already.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n;
+    }
 }
 
 impl Tail {

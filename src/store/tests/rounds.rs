@@ -2,6 +2,7 @@
 
 use super::*;
 use redb::{MultimapTableDefinition, ReadableTable, TableDefinition};
+use std::collections::BTreeSet;
 
 const ORDERS: TableDefinition<'static, u64, &str> = TableDefinition::new("orders");
 const TAGS: MultimapTableDefinition<'static, u64, u64> = MultimapTableDefinition::new("tags");
@@ -45,6 +46,44 @@ fn a_hundred_enqueues_share_one_commit() {
     assert_eq!(rounds(&disk) - before, 1);
     assert_eq!(ids, (1..=100).map(|n| Heard::Settled(Some(JobId(n)))).collect::<Vec<_>>());
     assert_eq!((check_rows(&store).ready, check_rows(&store).identities), (100, 100));
+}
+
+/// Outcomes of one sort arrive while the writer is busy: what comes directly behind one rides with it; what comes behind another needs
+/// a request of its own, and so does whatever comes when none waits.
+#[test]
+fn an_outcome_takes_along_what_comes_behind_it() {
+    struct Many(Vec<u32>, Sender<Vec<u32>>);
+    impl Op for Many {
+        fn run(&mut self, _: &mut Write<'_>) -> Result<(), StoreError> {
+            Ok(())
+        }
+        fn take_along(&mut self, more: &mut dyn Any) -> bool {
+            let more = more.downcast_mut::<Option<u32>>().and_then(Option::take);
+            self.0.extend(more);
+            more.is_some()
+        }
+        fn settle(self: Box<Self>, _: Result<(), StoreError>) {
+            let _ = self.1.send(self.0);
+        }
+    }
+    let store = open(&SimDisk::new());
+    let join = |n: u32| {
+        let mut n = Some(n);
+        store.join(&mut n).map(|()| n)
+    };
+    let gate = Gate::close(&store);
+    assert_eq!(join(1).unwrap(), Some(1));
+    let (to, told) = mpsc::channel();
+    store.submit(Lane::Outcome, Box::new(Many(vec![1], to))).map_err(|(_, e)| e).unwrap();
+    assert_eq!(join(2).unwrap(), None);
+    send(&store, Lane::Enqueue, |_| Ok(()));
+    assert_eq!(join(3).unwrap(), None);
+    send(&store, Lane::Outcome, |_| Ok(()));
+    assert_eq!(join(4).unwrap(), Some(4));
+    drop(gate);
+    assert_eq!(told.recv().unwrap(), [1, 2, 3]);
+    store.clone().close().unwrap();
+    assert!(matches!(join(5), Err(StoreError::Closed)));
 }
 
 /// Outcomes arrive while enqueues wait: they go first, whatever came earlier.
@@ -476,4 +515,53 @@ fn the_last_handle_may_go_with_an_answer() {
         std::thread::yield_now();
     }
     assert_eq!(told.lock().iter().filter(|(n, _)| *n != usize::MAX).count(), 400);
+}
+
+/// Ten ends in one request; two of them cannot be written, and that shows after they have written something. The others are durable,
+/// also if the store is closed at once: nobody has to hand them in again. Those two leave no trace, and what else is in the round stays.
+#[test]
+fn a_request_of_many_parts_goes_without_those_that_fail() {
+    struct Parts {
+        left: BTreeSet<u64>,
+        at: u64,
+        runs: u64,
+        to: Sender<(Result<(), StoreError>, BTreeSet<u64>, u64)>,
+    }
+    impl Op for Parts {
+        fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+            self.runs += 1;
+            for part in (0..10).filter(|part| !self.left.contains(part)) {
+                self.at = part;
+                tx.put_meta(&format!("part/{part}"), &[1])?;
+                if part == 3 || part == 7 {
+                    return Err(StoreError::corrupt("a damaged line"));
+                }
+            }
+            Ok(())
+        }
+        fn leave_out(&mut self, _: Option<&StoreError>) -> bool {
+            self.left.insert(self.at)
+        }
+        fn settle(self: Box<Self>, result: Result<(), StoreError>) {
+            let _ = self.to.send((result, self.left, self.runs));
+        }
+    }
+    for beside in [false, true] {
+        let disk = SimDisk::new();
+        let store = open(&disk);
+        let hold = beside.then(|| send(&store, Lane::Outcome, |tx| tx.put_meta("beside", &[1])));
+        let (to, told) = mpsc::channel();
+        let op = Parts { left: BTreeSet::new(), at: 0, runs: 0, to };
+        store.submit(Lane::Outcome, Box::new(op)).map_err(|(_, e)| e).unwrap();
+        store.close().unwrap();
+        let (result, left, runs) = told.recv().unwrap();
+        assert!(result.is_ok() && left == BTreeSet::from([3, 7]) && runs >= 3, "{result:?} {left:?} {runs}");
+        assert!(hold.is_none_or(|heard| heard.recv().unwrap() == Heard::Settled(())));
+        let store = open(&disk);
+        let mut names = store.read(|r| r.meta_names("part/")).unwrap();
+        names.sort();
+        let all: Vec<String> = [0, 1, 2, 4, 5, 6, 8, 9].map(|n| format!("part/{n}")).to_vec();
+        assert_eq!((names, store.read(|r| r.meta("beside")).unwrap().is_some()), (all, beside));
+        store.close().unwrap();
+    }
 }

@@ -32,6 +32,14 @@ impl Batch {
     fn may_wait(&self) -> bool {
         self.ops.iter().all(|waiting| waiting.op.as_ref().is_none_or(|op| op.may_be_told_later()))
     }
+    /// How many requests are to be told.
+    fn answers(&self) -> usize {
+        self.ops.iter().filter_map(|waiting| waiting.op.as_ref()).map(|op| op.answers()).sum()
+    }
+    /// Whether a caller waits to be told.
+    fn is_awaited(&self) -> bool {
+        self.ops.iter().filter_map(|waiting| waiting.op.as_ref()).any(|op| op.is_awaited())
+    }
     fn tell(self) {
         if let Some(mark) = self.mark {
             mark();
@@ -94,7 +102,8 @@ impl Answers {
             self.catch_up();
             return batch.tell();
         }
-        let apart = self.open.any() || (busy && batch.ops.len() >= MANY);
+        // Whoever waits is told sooner by the writer, unless it has more to do.
+        let apart = self.open.any() || ((busy || !batch.is_awaited()) && batch.answers() >= MANY);
         if !apart {
             return batch.tell();
         }

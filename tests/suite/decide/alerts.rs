@@ -361,6 +361,8 @@ fn a_topic_that_is_not_delivered_is_told_and_over_when_it_is() {
     assert_eq!((told.signs.times("fired outbox-stuck"), told.signs.times("over outbox-stuck")), (2, 1));
     let all = told.all.lock().unwrap().join("\n");
     assert!(all.contains("topic \"paid\" has an undelivered message for 15 minutes"), "{all}");
+    let nobody = "topic \"nobody\" has an undelivered message for 15 minutes, and this process has no publisher for it";
+    assert!(all.contains(nobody), "{all}");
 }
 
 /// A message was refused for good and put aside, and everything behind it goes out: it still waits for a person, who is told, and over

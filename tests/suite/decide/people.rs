@@ -188,7 +188,7 @@ fn the_trash_gives_back_until_its_time_is_over() {
         }
         is(&jobs, id, State::Dead);
         discard(&jobs);
-        jobs.restore(id, "bob", "after all").unwrap();
+        block_on(jobs.restore_async(id, "bob", "after all")).unwrap();
         let letter = jobs.dead_letter(id).unwrap();
         jobs.decide(&letter, Decision::try_again().by("bob", "go")).unwrap();
         shop.world.settle(&jobs);
@@ -335,6 +335,16 @@ fn a_replay_by_filter_counts_first_and_goes_in_slices() {
         let mut plan = jobs.plan_replay(&filter).unwrap();
         assert_eq!((plan.count(), plan.jobs().collect::<Vec<_>>()), (15, ids[..15].to_vec()));
         assert!(plan.as_of() >= ids[19].number());
+        // Somebody sets the calendar back: the same letters are there.
+        shop.world.clock.jump_wall(-3_600_000);
+        assert_eq!(jobs.plan_replay(&filter).unwrap().count(), 15);
+        shop.world.clock.jump_wall(3_600_000);
+        let before = |ms: i64| {
+            let now = onceward::testkit::Clock::now(&shop.world.clock).wall;
+            let at = onceward::testkit::Wall(now.0.saturating_add_signed(ms)).to_system();
+            jobs.plan_replay(&LetterFilter::default().before(at)).unwrap().count()
+        };
+        assert_eq!((before(1), before(-365 * 24 * 3_600_000)), (15, 0));
         // After the count: one is answered, one more dies.
         jobs.decide(&jobs.dead_letter(ids[2]).unwrap(), Decision::discard().by("ann", "not this one")).unwrap();
         let late = jobs.enqueue(&Order::<Ask, Probed>::number(21)).unwrap().id();

@@ -4,7 +4,7 @@
 use super::super::ground::{Ground, MINUTE, PATIENCE, SECOND, kind, listen};
 use super::alerts::{Told, close, dead, queue};
 use onceward::testkit::{DiskFactory as _, SimDisk, run_until_told};
-use onceward::{AlertRule, AlertRules, Decision, Fail, Jobs, State};
+use onceward::{AlertRule, AlertRules, Decision, Fail, Jobs, Scope, State};
 use redb::TableDefinition;
 use std::collections::BTreeSet;
 
@@ -351,6 +351,29 @@ fn a_damaged_memory_of_the_rules_does_not_keep_the_queue_shut() {
     let jobs = start(&ground);
     ground.pass(&jobs, MINUTE);
     assert_eq!(standing(&jobs).0, [AlertRule::DeadLetters]);
+    close(jobs);
+}
+
+/// A callback pauses a kind, looks, and resumes it.
+#[test]
+fn a_callback_may_resume_what_it_paused() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = {
+        let told = told.clone();
+        let builder = ground.builder().on(|_, _: Lost| Err(Fail::permanent("no")));
+        builder
+            .on_alert(move |alert| {
+                alert.pause(Scope::All, "a look first").unwrap();
+                alert.resume(Scope::All).unwrap();
+                told.hear(alert);
+            })
+            .start()
+            .unwrap()
+    };
+    jobs.enqueue(&Lost::new("a", 1)).unwrap();
+    ground.settle(&jobs);
+    run_until_told(&jobs).unwrap();
+    assert_eq!((told.words(), jobs.pauses()), (vec!["letter".to_owned()], vec![]));
     close(jobs);
 }
 

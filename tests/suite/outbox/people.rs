@@ -1,6 +1,7 @@
 //! What people do: pause, resume, retry, discard, send again. Signed where something is decided, and kept.
 
 use super::super::ground::{DAY, HOUR, MINUTE, PATIENCE};
+use super::super::rig::block_on;
 use super::broker::{World, steps};
 use super::send;
 use onceward::{Act, Ending, Error, Fail, OnStuck, Outboxed, Scope};
@@ -129,6 +130,42 @@ fn a_message_is_sent_again_with_the_same_id() {
     let known = jobs.outbox().find("t", "a").unwrap().unwrap();
     assert_eq!(known.acts.iter().map(|(act, _)| *act).collect::<Vec<_>>(), [Act::Resent]);
     assert_eq!((known.message, known.ended.map(|e| e.0)), (None, Some(Ending::Published)));
+    jobs.shutdown(PATIENCE).unwrap();
+}
+
+/// A delivered message is sent again and sticks; it is thrown away. It was delivered all the same, and can be sent again once more.
+#[test]
+fn what_was_delivered_stays_delivered_when_a_second_copy_is_thrown_away() {
+    let world = World::new();
+    let jobs = world.start_with(&["t"], |b| b.topic("t", steps()));
+    send(&jobs, "t", "k", "a");
+    world.settle(&jobs);
+    world.broker.fail("a", 1, || Fail::permanent("no such street"));
+    let outbox = jobs.outbox();
+    block_on(outbox.resend_async("t", "a", "ana", "their disk died")).unwrap();
+    world.settle(&jobs);
+    assert_eq!(outbox.stuck("t", 9).unwrap().len(), 1);
+    block_on(outbox.discard_async("t", "a", "ana", "not needed")).unwrap();
+    let found = outbox.find("t", "a").unwrap().unwrap();
+    assert_eq!(found.ended.map(|e| e.0), Some(Ending::Published));
+    block_on(outbox.resend_async("t", "a", "ana", "needed after all")).unwrap();
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), ["a", "a"]);
+    // The others of the awaited decisions.
+    world.broker.fail("b", 2, || Fail::permanent("no such street"));
+    world.broker.fail("c", 1, || Fail::permanent("no such street"));
+    let number = |id: &str| outbox.stuck("t", 9).unwrap().iter().find(|m| m.id == id).unwrap().number;
+    for (key, id) in [("k2", "b"), ("k3", "c")] {
+        send(&jobs, "t", key, id);
+    }
+    world.settle(&jobs);
+    block_on(outbox.retry_async("t", "b", "ana", "the street was added")).unwrap();
+    world.settle(&jobs);
+    block_on(outbox.retry_number_async("t", "k2", number("b"), "ana", "once more")).unwrap();
+    block_on(outbox.discard_number_async("t", "k3", number("c"), "ana", "moved away")).unwrap();
+    world.settle(&jobs);
+    assert_eq!(world.broker.ids(), ["a", "a", "b"]);
+    assert_eq!(outbox.find("t", "c").unwrap().unwrap().ended.map(|e| e.0), Some(Ending::Discarded));
     jobs.shutdown(PATIENCE).unwrap();
 }
 

@@ -3,6 +3,7 @@
 use super::{Mine, until};
 use crate::ground::{DAY, Ground, HOUR, MINUTE, PATIENCE, SECOND, Signs, is, kind, listen, thread};
 use onceward::{AsyncCx, Backoff, Error, Fail, Policy, State};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
@@ -70,6 +71,73 @@ fn a_panic_in_a_task_costs_one_attempt_and_the_next_job_runs_at_once() {
     ground.close(jobs);
     println!("panics in tasks: {} ways", ids.len());
     assert_eq!(ground.signs.words(), PANICS);
+}
+
+/// Two thousand jobs at once, half of which have to wait for something: they are claimed ahead of the tasks, each runs once, and never
+/// more at a time than were asked for.
+#[test]
+fn tasks_are_given_work_ahead_and_never_more_at_a_time_than_asked_for() {
+    const JOBS: u64 = 2_000;
+    let ground = Ground::new();
+    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (at_work, peak) = (now.clone(), most.clone());
+    let jobs = ground
+        .builder()
+        .tasks(3)
+        .on_async(move |_, j: Good| {
+            let (at_work, peak) = (at_work.clone(), peak.clone());
+            async move {
+                peak.fetch_max(at_work.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if j.n.is_multiple_of(2) {
+                    tokio::task::yield_now().await;
+                }
+                at_work.fetch_sub(1, Ordering::SeqCst);
+                Ok(())
+            }
+        })
+        .start()
+        .unwrap();
+    let batch: Vec<_> = (0..JOBS).map(|n| Good::new(&n.to_string(), n)).collect();
+    let ids: Vec<_> = jobs.enqueue_many(&batch).unwrap().iter().map(|e| e.id()).collect();
+    ground.settle(&jobs);
+    ids.iter().for_each(|id| is(&jobs, *id, State::Done));
+    assert_eq!(now.load(Ordering::SeqCst), 0);
+    assert!((1..=3).contains(&most.load(Ordering::SeqCst)), "{most:?} at a time");
+    let recount = ground.close(jobs);
+    assert_eq!(recount.attempts(), JOBS);
+    println!("work ahead: {JOBS} jobs, {most:?} at a time");
+}
+
+/// Handlers that wait for each other: as many are at work as there are places, whatever the runtime's threads take from each other
+/// while they are started.
+#[test]
+fn as_many_tasks_are_at_work_as_there_are_places() {
+    const PLACES: u64 = 64;
+    const ROUNDS: u64 = 40;
+    let ground = Ground::new();
+    let begun = Arc::new(AtomicU64::new(0));
+    let jobs = ground
+        .builder()
+        .tasks(64)
+        .on_async(move |_, j: Good| {
+            let begun = begun.clone();
+            async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                while begun.load(Ordering::SeqCst) < (j.n + 1) * PLACES {
+                    tokio::task::yield_now().await;
+                }
+                Ok(())
+            }
+        })
+        .start()
+        .unwrap();
+    for round in 0..ROUNDS {
+        let batch: Vec<_> = (0..PLACES).map(|n| Good::new(&format!("{round}/{n}"), round)).collect();
+        for told in jobs.enqueue_many(&batch).unwrap() {
+            assert_eq!(jobs.wait(told.id(), PATIENCE).unwrap(), State::Done, "round {round}");
+        }
+    }
+    assert_eq!(ground.close(jobs).attempts(), ROUNDS * PLACES);
 }
 
 /// One task never ends, another blocks its thread. Both are fenced when their leases lapse: the first is aborted at once, the

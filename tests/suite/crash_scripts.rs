@@ -1,15 +1,15 @@
-//! What the crash sweep plays: each script is a short life of an app, with the people who decide in it.
+//! What the crash suites play: each script is a short life of an app, with the people who decide in it.
 
-use super::super::crash_world::{Brief, Caller, Do, Name, Note, START, Told, Work, effect_id};
+use super::crash_world::{Brief, Caller, Do, Name, Note, START, Told, Work, effect_id};
 use onceward::{Decision, Job};
 use std::time::Duration;
 
-pub(super) struct Script {
-    pub(super) name: &'static str,
-    pub(super) run: fn(&Caller<'_>),
+pub(crate) struct Script {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&Caller<'_>),
 }
 
-pub(super) const fn secs(n: u64) -> Duration {
+pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
@@ -17,7 +17,7 @@ fn name<J: Job>(key: &str) -> Name {
     (J::KIND, key.to_owned())
 }
 
-pub(super) const SCRIPTS: [Script; 17] = [
+pub(crate) const SCRIPTS: [Script; 17] = [
     Script {
         name: "create, enqueue, run later",
         run: |c| {

@@ -1,7 +1,6 @@
 //! What must be true of messages, letters, replays and compensations, whatever crashed: I17 to I20 of the design, each one function
 //! over what outsiders were told and what a file holds. The sweeps and the suites that kill processes ask those of them that their
-//! scripts can break; an answer is a
-//! sentence that says what is wrong. The tests below hand each of them histories that must never be accepted.
+//! scripts can break; an answer is a sentence that says what is wrong. The tests below hand each of them histories that must never be accepted.
 
 use onceward::model::effect::{EffectState, Undoing};
 use onceward::{Ending, State};

@@ -2,9 +2,9 @@
 //! hangs holds up no rule, and without any callback the rules are watched all the same.
 
 use super::super::ground::{Ground, MINUTE, PATIENCE, SECOND, kind, listen};
-use super::alerts::{Told, close, dead, queue};
+use super::alerts::{Fine, Told, close, dead, queue};
 use onceward::testkit::{DiskFactory as _, SimDisk, run_until_told};
-use onceward::{AlertRule, AlertRules, Decision, Fail, Jobs, Scope, State};
+use onceward::{AlertEvent, AlertRule, AlertRules, Decision, Fail, Jobs, Scope, State};
 use redb::TableDefinition;
 use std::collections::BTreeSet;
 
@@ -352,6 +352,121 @@ fn a_damaged_memory_of_the_rules_does_not_keep_the_queue_shut() {
     ground.pass(&jobs, MINUTE);
     assert_eq!(standing(&jobs).0, [AlertRule::DeadLetters]);
     close(jobs);
+}
+
+/// An older copy of the file is put back: the callback is told when it is found, is left alone over restarts, and hears that it is over
+/// when somebody has resumed everything. The next old copy is news.
+#[test]
+fn an_older_copy_is_told_to_the_callback_until_somebody_resumes() {
+    let (mut ground, told) = (Ground::new(), Told::default());
+    let mut words = Vec::new();
+    let life = |ground: &Ground, then: &dyn Fn(&Jobs)| {
+        let jobs = queue(ground, &told).start().unwrap();
+        jobs.enqueue(&Fine::new("a", 0)).unwrap();
+        then(&jobs);
+        ground.settle(&jobs);
+        run_until_told(&jobs).unwrap();
+        close(jobs);
+        told.words()
+    };
+    assert_eq!(life(&ground, &|_| {}), words);
+    for _ in 0..2 {
+        ground.disk = SimDisk::from_image(ground.disk.bytes(), Vec::new());
+        words.push("fired older-copy".to_owned());
+        assert_eq!(life(&ground, &|_| {}), words);
+        assert_eq!(life(&ground, &|_| {}), words, "it stands, and is not repeated");
+        words.push("over older-copy".to_owned());
+        assert_eq!(life(&ground, &|jobs| jobs.resume(Scope::All).unwrap()), words);
+        assert_eq!(life(&ground, &|_| {}), words);
+    }
+}
+
+/// A queue is shut down while a callback is called. It has a moment to hear it to the end, and the next process does not repeat it. One
+/// that hangs is left behind: the shutdown ends, and the next process tells it again and says so.
+#[test]
+fn a_shutdown_gives_a_callback_a_moment_and_leaves_one_that_hangs() {
+    for hangs in [false, true] {
+        let (mut ground, told, late) = (Ground::new(), Told::default(), Told::default());
+        let jobs = {
+            let (told, signs, stopped) = (late.clone(), ground.signs.clone(), ground.signs.clone());
+            let builder = ground.builder().on(|_, _: Lost| Err(Fail::permanent("no"))).on(move |cx, _: Fine| {
+                stopped.say("runs");
+                while !cx.cancelled() {
+                    std::thread::yield_now();
+                }
+                stopped.say("stopping");
+                Ok(())
+            });
+            builder
+                .on_alert(move |alert| {
+                    signs.wait("in the callback");
+                    told.hear(alert);
+                })
+                .start()
+                .unwrap()
+        };
+        jobs.enqueue(&Lost::new("a", 1)).unwrap();
+        ground.signs.until("in the callback", 1);
+        jobs.enqueue(&Fine::new("b", 0)).unwrap();
+        ground.signs.until("runs", 1);
+        let opens = {
+            let signs = ground.signs.clone();
+            super::super::ground::thread(move || {
+                signs.until("stopping", 1);
+                if !hangs {
+                    signs.open("in the callback");
+                }
+            })
+        };
+        let report = jobs.shutdown(PATIENCE).unwrap();
+        opens.join().unwrap();
+        assert_eq!((report.finished, report.interrupted), (1, 0));
+        assert_eq!(late.words().len(), usize::from(!hangs), "it was waited for");
+        let signs = ground.signs.clone();
+        ground.nonce += 1;
+        let jobs = queue(&ground, &told).start().unwrap();
+        run_until_told(&jobs).unwrap();
+        assert_eq!(told.words(), if hangs { vec!["again letter"] } else { vec![] });
+        close(jobs);
+        signs.end();
+    }
+}
+
+/// A job dies, is tried again and dies again, as fast as it can: whatever the callback's thread is at, no letter is told twice, and the
+/// last one is told.
+#[test]
+fn a_letter_that_comes_back_at_once_is_told_once_for_each_time() {
+    const TIMES: usize = 200;
+    let ground = Ground::new();
+    let heard = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let jobs = {
+        let heard = heard.clone();
+        let rules = AlertRules::new().failures(None).retry_ratio(None);
+        let builder = ground.builder().on(|_, _: Lost| Err(Fail::permanent("no"))).alert_rules(rules);
+        builder
+            .on_alert(move |alert| match alert.event() {
+                AlertEvent::Letter(letter) => heard.lock().unwrap().push(letter.revision()),
+                other => panic!("{other:?}"),
+            })
+            .start()
+            .unwrap()
+    };
+    let id = jobs.enqueue(&Lost::new("a", 1)).unwrap().id();
+    let mut last = 0;
+    for n in 0..=TIMES {
+        assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Dead);
+        let letter = jobs.dead_letter(id).unwrap();
+        last = letter.revision();
+        if n < TIMES {
+            jobs.decide(&letter, Decision::try_again().by("ann", "once more")).unwrap();
+        }
+    }
+    run_until_told(&jobs).unwrap();
+    close(jobs);
+    let heard = heard.lock().unwrap();
+    println!("{} of {} letters were told before they were answered", heard.len(), TIMES + 1);
+    assert!(heard.windows(2).all(|two| two[0] < two[1]), "{heard:?}");
+    assert_eq!(heard.last(), Some(&last));
 }
 
 /// A callback pauses a kind, looks, and resumes it.

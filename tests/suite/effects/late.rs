@@ -82,6 +82,12 @@ fn a_call_that_hangs_past_the_bound_ends_in_a_question() {
         let no = Decision::did_not_happen(&letter.ledger()[0].id).by("ann", "not on the statement");
         let refused = jobs.decide(&letter, no.clone());
         assert!(matches!(refused, Err(Error::Refused(Refusal::CallRunning(_)))), "{refused:?}");
+        // Nor is the provider asked beside the call: its "not there" would be worth nothing.
+        let (effect, asked) = (letter.ledger()[0].id.clone(), shop.pay.asked());
+        assert!(letter.choices().iter().any(|c| c.will.iter().any(|w| w.starts_with("not now:"))), "{letter:?}");
+        let refused = jobs.check_again(&letter, &effect, "ann");
+        assert!(matches!(refused, Err(Error::Refused(Refusal::CallRunning(ref of))) if *of == effect), "{refused:?}");
+        assert_eq!((shop.pay.asked(), jobs.decisions(None, 10).unwrap().len()), (asked, 0));
         release(&shop, &jobs, id);
         is(&jobs, id, State::Done);
         assert_eq!((shop.pay.calls().len(), shop.pay.times(), shop.stock.times()), (1, 1, 1));

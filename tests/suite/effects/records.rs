@@ -58,8 +58,8 @@ fn a_retry_gets_the_recorded_result_and_the_provider_is_not_called() {
     });
 }
 
-/// Five mails, the third is refused three times: one, two, four and five are sent once, and the row between them is written
-/// once. Prevents effects that repeat per attempt.
+/// Five mails, the third is refused three times: one, two, four and five are sent once, and the row and the message between them are
+/// written once. Prevents effects that repeat per attempt.
 #[test]
 fn five_effects_of_which_the_third_fails_three_times_happen_once_each() {
     each_mix(|mix| {
@@ -68,6 +68,7 @@ fn five_effects_of_which_the_third_fails_three_times_happen_once_each() {
             Do::Mail("1@x"),
             Do::Mail("2@x"),
             Do::Commit("half"),
+            Do::Post("posted"),
             Do::Mail("3@x"),
             Do::Mail("4@x"),
             Do::Mail("5@x"),
@@ -85,7 +86,9 @@ fn five_effects_of_which_the_third_fails_three_times_happen_once_each() {
         assert_eq!(shop.post.times(), 5);
         assert!(counts(&shop.post.happened()).values().all(|n| *n == 1));
         assert_eq!(shop.post.calls().len(), 8, "five mails and three refusals");
-        assert_eq!(counted(&jobs, "half"), 1);
+        assert_eq!((counted(&jobs, "half"), counted(&jobs, "posted")), (1, 1));
+        let topics = jobs.outbox().topics().unwrap();
+        assert_eq!(topics.iter().map(|t| (t.topic.as_str(), t.last_number)).collect::<Vec<_>>(), [("posts", 1)]);
     });
 }
 

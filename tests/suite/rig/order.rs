@@ -168,6 +168,8 @@ pub(crate) enum Do {
     Step(&'static str),
     /// Commits to the app's table, adding one under this name.
     Commit(&'static str),
+    /// A message to the outbox.
+    Post(&'static str),
     /// Finishes, adding one under `finish`.
     Finish,
     /// Waits at a door.
@@ -226,6 +228,13 @@ fn count(tx: &mut onceward::Tx<'_>, name: &str) -> Outcome {
     let mut table = tx.open_table(COUNTS)?;
     let n = table.get(name)?.map_or(0, |v| v.value());
     table.insert(name, n + 1)?;
+    Ok(())
+}
+/// A message of its own for each time.
+fn post(tx: &mut onceward::Tx<'_>, name: &str) -> Outcome {
+    count(tx, name)?;
+    let n = tx.open_table(COUNTS)?.get(name)?.map_or(0, |v| v.value());
+    tx.outbox("posts", format!("{name}/{n}"), &n)?;
     Ok(())
 }
 
@@ -389,6 +398,7 @@ impl Actor {
             }
             Do::Step(name) => self.note(name, cx.step(name, || Ok(self.attempt))),
             Do::Commit(name) => self.note(name, cx.commit(name, move |tx| count(tx, name))),
+            Do::Post(name) => self.note(name, cx.commit(name, move |tx| post(tx, name))),
             Do::Finish => self.note("finish", cx.finish(|tx| count(tx, "finish"))),
             Do::Wait(door) => {
                 self.life.wait(door);
@@ -415,6 +425,7 @@ impl Actor {
             Do::Shrug(_) => unreachable!("shrugging at a shrug"),
             Do::Step(name) => self.note(name, cx.step(name, async || Ok(self.attempt)).await),
             Do::Commit(name) => self.note(name, cx.commit(name, move |tx| count(tx, name)).await),
+            Do::Post(name) => self.note(name, cx.commit(name, move |tx| post(tx, name)).await),
             Do::Finish => self.note("finish", cx.finish(|tx| count(tx, "finish")).await),
             Do::Wait(door) => {
                 self.life.wait_async(door).await;

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::handler::job::title;
 use crate::handler::shared::{InsideTransaction, Shared};
 use crate::jobs::Jobs;
-use crate::model::effect::{EffectRecord, EffectState, Risk, Stored, Undoing};
+use crate::model::effect::{EffectCard, EffectRecord, EffectState, Risk, Stored, Undoing};
 use crate::model::id::{EffectId, JobId};
 use crate::model::job::{JobRow, Memo};
 use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
@@ -42,6 +42,7 @@ pub struct DeadLetter {
     questions: Vec<Question>,
     choices: Vec<Choice>,
     history: Vec<Entry>,
+    not_begun: Vec<&'static str>,
     steps: Vec<String>,
     checkable: Vec<EffectId>,
     proposed: Option<(Verdict, Signed)>,
@@ -77,6 +78,20 @@ pub struct LedgerLine {
     pub undoing: Undoing,
     /// The job that undoes it, or did, while that is remembered.
     pub undo_job: Option<JobId>,
+}
+
+impl LedgerLine {
+    /// Where it stands, in the words of a screen: done, not sure, not done, undone, or on its way to that.
+    pub fn standing(&self) -> &'static str {
+        match (self.state, self.undoing) {
+            (EffectState::Confirmed, Undoing::No) => "done",
+            (EffectState::Confirmed, Undoing::UnderWay) => "done, and being undone",
+            (EffectState::Confirmed, Undoing::GivenUp) => "done, and nobody undoes it any more",
+            (EffectState::Intended | EffectState::Unknown, _) => "not sure",
+            (EffectState::Refused(_), _) => "not done",
+            (EffectState::Undone, _) => "undone",
+        }
+    }
 }
 
 impl DeadLetter {
@@ -116,9 +131,13 @@ impl DeadLetter {
     pub fn revision(&self) -> u32 {
         self.revision
     }
-    /// Every effect, each with its state: done, not sure, not done.
+    /// Every effect that was begun, each with its state: done, not sure, not done, undone ([`LedgerLine::standing`]).
     pub fn ledger(&self) -> &[LedgerLine] {
         &self.ledger
+    }
+    /// Effects that the kind declares and this job has not begun, by name: not done yet. Empty if the kind is not registered here.
+    pub fn not_begun(&self) -> &[&'static str] {
+        &self.not_begun
     }
     /// What a person is asked.
     pub fn questions(&self) -> &[Question] {
@@ -280,6 +299,8 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
         let came = review::say(&case, &memos, &verdict, &nobody);
         came.map_err(|refusal| or_asked(shared, id, refusal))
     };
+    let begun = |card: &&EffectCard| effects.iter().any(|e| card.owns(&e.id.name));
+    let not_begun = shared.rules_of(row.kind).effects.iter().filter(|c| !begun(c)).map(|c| c.name).collect();
     let can_ask = |e: &&EffectRecord| shared.registry.effect(&e.id.name).is_some_and(|entry| entry.prober.is_some());
     let checkable = effects.iter().filter(|e| review::may_check(&letter, e)).filter(can_ask).map(|e| e.id.clone());
     let checkable: Vec<EffectId> = checkable.collect();
@@ -322,6 +343,7 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
         questions: letter.questions,
         choices,
         history,
+        not_begun,
         steps: memos.into_iter().map(|m| m.name).collect(),
         checkable,
         proposed: letter.proposed.map(|both| *both),

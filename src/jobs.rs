@@ -3,6 +3,7 @@
 use crate::clock::Stopwatch;
 use crate::engine::core::Core;
 use crate::engine::idle;
+use crate::engine::look::LookOp;
 use crate::engine::ops::{CancelOp, PauseOp};
 use crate::engine::report::Reporter;
 use crate::engine::wake::TimerHandle;
@@ -532,6 +533,7 @@ impl Inner {
         drop(shared.pauses.write());
         let watch = Stopwatch::start();
         let report = idle::stop(&self.core, at_most);
+        LookOp::last(&self.core);
         if let Some(teller) = self.core.alarms.as_ref().and_then(|a| a.teller.as_ref()) {
             teller.stop(at_most.saturating_sub(watch.elapsed()));
         }

@@ -6,7 +6,7 @@ use super::run::Seen;
 use super::screen::{Colour, Screen};
 use super::shop::{self, CompleteOrder, PAID};
 use onceward::redb::ReadableTable;
-use onceward::{DeadLetter, EffectState, Enqueued, Jobs, State};
+use onceward::{DeadLetter, Enqueued, Jobs, State};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
@@ -76,19 +76,14 @@ pub(crate) fn show(letter: &DeadLetter, screen: &mut Screen) {
     screen.coloured(Colour::Yellow, &format!("  {}: {}", letter.key(), letter.headline()));
     screen.line(&format!("    why you are asked   {} ({})", letter.why().says(), letter.error()));
     for line in letter.ledger() {
-        let state = match line.state {
-            EffectState::Confirmed => "done",
-            EffectState::Refused(_) => "not done",
-            EffectState::Intended | EffectState::Unknown => "not sure",
-            EffectState::Undone => "undone",
-            _ => "?",
-        };
+        let state = line.standing();
         let reference = line.reference.as_deref().map(|r| format!(" ({r})")).unwrap_or_default();
         screen.line(&format!("    {:<19} {}{reference}", state, line.says));
         if let Some((place, how)) = line.look_up.as_ref().filter(|_| state == "not sure") {
             screen.line(&format!("    how to find out     {place}: {how}"));
         }
     }
+    letter.not_begun().iter().for_each(|name| screen.line(&format!("    {:<19} {name}", "not yet")));
     for choice in letter.choices() {
         screen.line(&format!("    you may say         {}", choice.label));
         choice.will.iter().for_each(|w| screen.coloured(Colour::Dim, &format!("                          then {w}")));

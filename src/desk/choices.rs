@@ -192,13 +192,13 @@ impl Scene<'_> {
             }
             Verdict::DidNotHappen { effect, new_key } => {
                 let (text, needs) = self.did_not(effect, *new_key, &came);
-                let not = self.nothing_again("it counts as done");
+                let not = self.nothing_again(&[], "it counts as done");
                 (format!("It did not happen: {}", self.says(effect)), vec![text], not, needs)
             }
             Verdict::TryAgain => (
                 "Try again".to_owned(),
                 vec!["the job runs once more at once; this does not spend its automatic tries".to_owned()],
-                self.nothing_again("anything that is recorded of it is forgotten"),
+                self.nothing_again(self.memos, "anything that is recorded of it is forgotten"),
                 None,
             ),
             Verdict::ReplayFrom { step } => {
@@ -210,7 +210,9 @@ impl Scene<'_> {
                 if let Some(last) = gone.last().filter(|_| gone.len() > NAMED) {
                     will.push(format!("so are the {} steps and commits behind it, up to {}", gone.len() - NAMED, last.name));
                 }
-                let not = self.nothing_again("anything that is recorded before that is forgotten");
+                let kept = self.memos.len().saturating_sub(gone.len());
+                let kept = self.memos.get(..kept).unwrap_or_default();
+                let not = self.nothing_again(kept, "anything that is recorded before that is forgotten");
                 (format!("Run again from {step}"), will, not, None)
             }
             Verdict::Undo => {
@@ -359,10 +361,14 @@ impl Scene<'_> {
     fn says(&self, id: &EffectId) -> String {
         self.effects.iter().find(|e| e.id == *id).map_or_else(|| id.to_string(), |e| e.says.clone())
     }
-    /// What is done stays done, each by its name; and one thing more that does not happen.
-    fn nothing_again(&self, more: &str) -> Vec<String> {
+    /// What is done stays done, and what is remembered is kept, each by its name; and one thing more that does not happen.
+    fn nothing_again(&self, kept: &[Memo], more: &str) -> Vec<String> {
         let done = self.effects.iter().filter(|e| e.state == EffectState::Confirmed);
-        done.map(|e| format!("{} is done again", e.says)).chain([more.to_owned()]).collect()
+        let word = |m: &Memo| if m.commit { "written to the app's tables again" } else { "worked out again" };
+        let skipped = kept.iter().take(NAMED).map(|m| format!("{} is {}", m.name, word(m)));
+        let rest = kept.len().saturating_sub(NAMED);
+        let rest = (rest > 0).then(|| format!("the {rest} steps and commits behind them are done again"));
+        done.map(|e| format!("{} is done again", e.says)).chain(skipped).chain(rest).chain([more.to_owned()]).collect()
     }
     /// Why "try again" is not among the choices, where that is so.
     fn never_again(&self, text: &str) -> Vec<String> {

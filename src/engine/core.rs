@@ -6,6 +6,7 @@ use crate::handler::handlers::{Handler, Handlers};
 use crate::handler::shared::Shared;
 use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::id::{JobId, Token};
+use crate::model::job::JobRow;
 use crate::store::SlotNo;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, HashSet};
@@ -20,6 +21,8 @@ pub(crate) struct Pool {
     pub(crate) capacity: usize,
     /// Claims that have not ended: running, or on their way to a handler.
     pub(crate) in_flight: AtomicUsize,
+    /// Bytes of their payloads.
+    pub(crate) bytes: AtomicUsize,
     /// What a handler takes on average, in microseconds; 0 while nothing is known.
     pub(crate) mean_us: AtomicU64,
     /// How many ended since somebody last counted.
@@ -28,7 +31,26 @@ pub(crate) struct Pool {
 
 impl Pool {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity, in_flight: AtomicUsize::new(0), mean_us: AtomicU64::new(0), ended: AtomicUsize::new(0) }
+        Self {
+            capacity,
+            in_flight: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            mean_us: AtomicU64::new(0),
+            ended: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Pool {
+    /// A claim is on its way to a handler.
+    pub(crate) fn take(&self, row: &JobRow) {
+        self.in_flight.fetch_add(1, Ordering::AcqRel);
+        self.bytes.fetch_add(row.payload.len(), Ordering::AcqRel);
+    }
+    /// It has ended, or nobody waits for it any more.
+    pub(crate) fn free(&self, row: &JobRow) {
+        self.bytes.fetch_sub(row.payload.len(), Ordering::AcqRel);
+        self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -164,7 +186,7 @@ impl Core {
         pool.mean_us.store(mean.max(1), Ordering::Relaxed);
         pool.ended.fetch_add(1, Ordering::Relaxed);
         self.ending.fetch_add(1, Ordering::AcqRel);
-        pool.in_flight.fetch_sub(1, Ordering::AcqRel);
+        pool.free(&known.attempt.row);
         if said || known.attempt.finished() {
             self.signal();
             self.shared.store.poke();
@@ -202,7 +224,7 @@ impl Core {
             self.suspect_over.store(true, Ordering::Release);
         }
         self.ending.fetch_add(1, Ordering::AcqRel);
-        pool.in_flight.fetch_sub(1, Ordering::AcqRel);
+        pool.free(&attempt.row);
         self.submit_end(&attempt, AttemptEnd::NeverStarted);
         self.ending.fetch_sub(1, Ordering::AcqRel);
     }

@@ -3,7 +3,7 @@
 //! Nothing polls. A round happens when somebody has something to write or when a place in a pool became free.
 
 use super::core::{Core, Pooled};
-use super::worker::MAX_AHEAD;
+use super::worker::{MAX_AHEAD, MAX_AHEAD_BYTES};
 use crate::handler::attempt::Claimed;
 use crate::handler::kinds::Kind;
 use crate::handler::shared::{Changed, Phase};
@@ -120,7 +120,8 @@ impl Dispatcher {
         // none, because what is claimed ahead is in doubt after a kill and waits behind them.
         // While nothing is known of them, they may be slow.
         let (mean, commit) = (pool.mean_us.load(Ordering::Relaxed), self.commit_us);
-        let ahead = if mean > 0 && commit > mean {
+        let bytes = pool.bytes.load(Ordering::Acquire);
+        let ahead = if mean > 0 && commit > mean && bytes < MAX_AHEAD_BYTES {
             let could = usize::try_from(commit / mean).unwrap_or(MAX_AHEAD).saturating_mul(2 * pool.capacity);
             let did = match p {
                 Pooled::Threads => MAX_AHEAD,
@@ -132,9 +133,10 @@ impl Dispatcher {
             0
         };
         if !self.is_open(p) {
-            return Wanted { any: 0, risky: 0 };
+            return Wanted { any: 0, risky: 0, bytes: 0 };
         }
         Wanted {
+            bytes,
             any: (pool.capacity + ahead).saturating_sub(in_flight),
             risky: pool.capacity.saturating_sub(in_flight),
         }
@@ -234,6 +236,11 @@ impl Dispatcher {
                     let w = &mut wanted[pooled as usize];
                     w.any -= 1;
                     w.risky = w.risky.saturating_sub(1);
+                    w.bytes += self.prepared.last().map_or(0, |(claimed, _)| claimed.row.payload.len());
+                    if w.bytes >= MAX_AHEAD_BYTES {
+                        // No more than there are places.
+                        w.any = w.any.min(w.risky);
+                    }
                 }
                 Claimedness::Moved => {}
                 Claimedness::HoldAll => return Ok(true),
@@ -337,6 +344,8 @@ impl Dispatcher {
 struct Wanted {
     any: usize,
     risky: usize,
+    /// What is claimed already.
+    bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -385,7 +394,7 @@ impl RoundHook for Dispatcher {
         let for_tasks = self.prepared.iter().filter(|(_, pooled)| *pooled == Pooled::Tasks).count();
         let mut for_tasks = Vec::with_capacity(for_tasks);
         for (claimed, pooled) in self.prepared.drain(..) {
-            self.core.pool(pooled).in_flight.fetch_add(1, Ordering::AcqRel);
+            self.core.pool(pooled).take(&claimed.row);
             if claimed.suspect {
                 self.core.timer.alone(shared.now().mono.after(ALONE));
             }

@@ -60,6 +60,13 @@ impl LookOp {
         };
         let _ = core.shared.submit(Lane::Outcome, Box::new(op));
     }
+    /// One more before the file is closed: a process that ends every few minutes would never count enough for the share of retries.
+    pub(crate) fn last(core: &Arc<Core>) {
+        let Some(alarms) = core.alarms.as_ref() else { return };
+        if alarms.rules.retry_ratio.is_some() && alarms.attempts.load(Ordering::Acquire) > 0 {
+            Self::submit(core, alarms);
+        }
+    }
     fn seen(&self, tx: &Write<'_>, book: &Book, failing: Vec<Failing>) -> Result<Seen, StoreError> {
         let shared = &self.core.shared;
         let letters = tx.letter_count()?;

@@ -421,7 +421,7 @@ impl Timer {
         let hung = self.core.running.lock().remove(&token);
         let Some(hung) = hung else { return };
         let pool = self.core.pool(hung.pooled);
-        pool.in_flight.fetch_sub(1, Ordering::AcqRel);
+        pool.free(&attempt.row);
         if hung.suspect {
             self.core.suspect_over.store(true, Ordering::Release);
         }

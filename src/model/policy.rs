@@ -208,6 +208,13 @@ impl Policy {
             if matches!(self.remember, Some(Keep::For(_))) {
                 widened.push("dedupe memory");
             }
+            let short = |k: Option<Keep>| matches!(k, Some(Keep::For(d)) if d < 90 * DAY);
+            if short(self.keep_done) {
+                widened.push("keeping of what is done");
+            }
+            if short(self.keep_discarded) {
+                widened.push("keeping of what was discarded");
+            }
             if effects.iter().any(EffectCard::is_hasty) {
                 widened.push("settle time");
             }

@@ -135,6 +135,17 @@ fn job_id(r: &Registered<'_>) -> Vec<String> {
         Keep::Forever => "remembered for ever after its end".to_owned(),
         Keep::For(d) => format!("remembered for {} after its end{widened}", span(d)),
     });
+    for (keep, what, of) in [
+        (r.rules.keep_done, "keeping of what is done", "what it did can be looked up"),
+        (r.rules.keep_discarded, "keeping of what was discarded", "a discarded one can be brought back"),
+    ] {
+        let widened = mark(r, what);
+        if let Keep::For(d) = keep
+            && !widened.is_empty()
+        {
+            out.push(format!("{of} for {}{widened}", span(d)));
+        }
+    }
     out
 }
 
@@ -345,7 +356,7 @@ mod tests {
             [EffectCard::new("charge", &[], Risk::Charge, Recovery::same_key(DAY).or_probe(Duration::from_secs(60)))];
         let narrow = card(&Policy::default().success("paid").review("in doubt"), &effects);
         assert!(narrow.widened.is_empty() && !narrow.to_string().contains("widened"), "{narrow}");
-        let policies: [(Policy, &str); 6] = [
+        let policies: [(Policy, &str); 8] = [
             (Policy::default().retries(4), "4 retries: 5 attempts **(widened)**"),
             (
                 Policy::default().backoff(Backoff::steps([Duration::from_secs(59)])),
@@ -358,6 +369,14 @@ mod tests {
             (Policy::default().stall_timeout(DAY), "1 day without a sign of progress **(widened)**"),
             (Policy::default().attempt_timeout(DAY), "1 day in all **(widened)**"),
             (Policy::default().remember(Keep::For(DAY)), "remembered for 1 day after its end **(widened)**"),
+            (
+                Policy::default().keep_done(Keep::For(89 * DAY)),
+                "what it did can be looked up for 89 days **(widened)**",
+            ),
+            (
+                Policy::default().keep_discarded(Keep::For(30 * DAY)),
+                "a discarded one can be brought back for 30 days **(widened)**",
+            ),
         ];
         for (policy, text) in policies {
             let wide = card(&policy, &effects).to_string();

@@ -10,6 +10,7 @@ use super::{PATIENCE, Unusable, again, card, chain, dedupe_key, never, reserved,
 use crate::handler::fail::{Fail, Outcome};
 use crate::handler::publish::AsyncPublisher;
 use crate::model::outbox::Message;
+use crate::observe::events;
 use async_nats::jetstream::context::{PublishError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{Config, DiscardPolicy};
@@ -32,7 +33,7 @@ pub struct Nats {
     client: AsyncMutex<Option<Client>>,
     patience: Duration,
     one_subject_per_id: bool,
-    watch: Option<Watch>,
+    watch: Watch,
     looked: Mutex<HashSet<String>>,
 }
 
@@ -83,8 +84,9 @@ impl fmt::Display for StreamWarning {
         match self {
             Self::ShortWindow { stream, window, retries } => write!(
                 f,
-                "stream {stream} forgets ids after {window:?}, but retries may last {retries:?}: a late copy would be a second \
-                 message; raise duplicate_window or use one subject per id"
+                "stream {stream} forgets ids after {window:?}, but retries may last {}: a late copy would be a second \
+                 message; raise duplicate_window or use one subject per id",
+                Lasting(*retries)
             ),
             Self::TakesSecond { stream } => write!(
                 f,
@@ -93,11 +95,24 @@ impl fmt::Display for StreamWarning {
             ),
             Self::ShortMemory { stream, age, retries } => write!(
                 f,
-                "stream {stream} drops messages after {age:?}, but retries may last {retries:?}: raise max_age"
+                "stream {stream} drops messages after {age:?}, but retries may last {}: raise max_age",
+                Lasting(*retries)
             ),
             Self::NotRead { subject, why } => {
                 write!(f, "the stream of {subject} cannot be read, nobody knows how long it remembers ids: {why}")
             }
+        }
+    }
+}
+
+/// How long retries last, for a reader.
+struct Lasting(Duration);
+
+impl fmt::Display for Lasting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Duration::MAX => f.write_str("for ever"),
+            d => write!(f, "{d:?}"),
         }
     }
 }
@@ -121,7 +136,7 @@ impl Nats {
             client: AsyncMutex::new(client),
             patience: PATIENCE,
             one_subject_per_id: false,
-            watch: None,
+            watch: Watch { retries: Duration::MAX, told: Box::new(|weak| events::warning(&weak.to_string())) },
             looked: Mutex::default(),
         }
     }
@@ -137,9 +152,11 @@ impl Nats {
         self.one_subject_per_id = true;
         self
     }
-    /// Looks at the stream of each topic at its first message and tells what a message that is retried this long cannot rely on.
+    /// How long a message may be retried: the topic's deadline. At the first message of each topic its stream is looked at, and what
+    /// such a message cannot rely on is told. Unless set, retries may last for ever, as a topic without a deadline has it, and a
+    /// warning in the log tells.
     pub fn retries_last(mut self, retries: Duration, told: impl Fn(StreamWarning) + Send + Sync + 'static) -> Self {
-        self.watch = Some(Watch { retries, told: Box::new(told) });
+        self.watch = Watch { retries, told: Box::new(told) };
         self
     }
     /// Looks at the stream of a topic now: what a message that is retried this long cannot rely on.
@@ -211,7 +228,7 @@ impl Nats {
     }
     /// Looks at the stream of a topic once, and tells.
     async fn look(&self, context: &Context, message: &Message, subject: &Subject) {
-        let Some(watch) = &self.watch else { return };
+        let watch = &self.watch;
         if self.looked.lock().contains(&message.topic) {
             return;
         }

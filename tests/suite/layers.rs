@@ -31,8 +31,17 @@ const FLOORS: [(&str, &[May]); 16] = [
     ("store", &[All("model"), Only("rules", &["Change", "LetterMove"]), All("clock")]),
     ("error", &[All("model"), Only("rules", &["Refusal"]), All("store")]),
     ("handler", &[All("model"), All("rules"), All("clock"), All("store"), All("error")]),
-    // A signed webhook carries the time of its attempt; nothing else here knows time.
-    ("publishers", &[All("model"), Only("clock", &["Clock", "SystemClock"]), All("error"), All("handler")]),
+    // A signed webhook carries the time of its attempt; nothing else here knows time. A broker that forgets too early is warned of.
+    (
+        "publishers",
+        &[
+            All("model"),
+            Only("clock", &["Clock", "SystemClock"]),
+            Only("observe", &["events"]),
+            All("error"),
+            All("handler"),
+        ],
+    ),
     (
         "engine",
         &[

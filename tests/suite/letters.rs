@@ -281,6 +281,13 @@ fn try_again_keeps_the_memory_and_does_not_spend_the_budget() {
                 labels(&letter),
                 ["Try again", "Somebody took care of it", "Discard", "Run again from s", "Run again from c"]
             );
+            let again = &letter.choices()[0];
+            let not = ["s is worked out again", "c is written to the app's tables again"];
+            assert!(not.iter().all(|n| again.will_not.iter().any(|w| w == n)), "what is skipped is named: {again:?}");
+            let mut stands: Vec<_> = letter.ledger().iter().map(|l| (l.id.name.as_str(), l.standing())).collect();
+            stands.sort_unstable();
+            assert_eq!(stands, [("charge", "not done"), ("mail", "done")]);
+            assert_eq!(letter.not_begun(), ["reserve"]);
             jobs.decide(&letter, Decision::try_again().by("ann", "they are back")).unwrap();
             shop.world.settle(&jobs);
         }

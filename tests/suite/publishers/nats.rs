@@ -152,6 +152,13 @@ fn a_duplicate_window_that_retries_can_outlast_is_told() {
         assert_eq!(*told.lock().unwrap(), std::slice::from_ref(&warning));
         assert_eq!(nats.check(&short, day).await.unwrap(), [warning]);
         assert_eq!(nats.check(&long, day).await.unwrap(), []);
+        // Nobody said how long retries last: they last for ever, and the log tells, once.
+        let heard = crate::ground::listen();
+        let nats = Nats::at(&address).unwrap();
+        for id in ["3", "4"] {
+            one(&nats, &message(&short, id)).await.unwrap();
+        }
+        assert_eq!(heard.count(&[&short, "forgets ids after 120s, but retries may last for ever"]), 1);
         let (each, loose) = (unique("each"), unique("loose"));
         stream(&address, once_each(&each)).await;
         stream(&address, Config { subjects: vec![format!("{loose}.*")], ..plain(&loose) }).await;

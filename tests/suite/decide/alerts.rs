@@ -255,6 +255,38 @@ fn a_jump_of_the_retry_ratio_is_told_once_and_over_once() {
     assert_eq!((told.signs.times("fired retry-ratio"), told.signs.times("letter")), (1, 10), "{:?}", told.words());
 }
 
+/// The process ends every three minutes, in good order, and begins again: the attempts of all of them are counted together.
+#[test]
+fn a_jump_of_the_retry_ratio_is_noticed_over_restarts() {
+    let (ground, told) = (Ground::new(), Told::default());
+    let start = || {
+        let rules = AlertRules::new().failures(None).dead_letters(None).retry_ratio(RetryRatio {
+            share: 0.25,
+            times_usual: 3.0,
+            attempts: 20,
+            window: 10 * MINUTE,
+        });
+        queue(&ground, &told).alert_rules(rules).start().unwrap()
+    };
+    let jobs = start();
+    let fine: Vec<_> = (0..100).map(|n| Fine::new(&n.to_string(), n)).collect();
+    jobs.enqueue_many(&fine).unwrap();
+    ground.settle(&jobs);
+    ground.pass(&jobs, 60 * MINUTE);
+    close(jobs);
+    for n in 0..4 {
+        let jobs = start();
+        dead(&ground, &jobs, &n.to_string());
+        ground.pass(&jobs, 3 * MINUTE);
+        close(jobs);
+    }
+    let jobs = start();
+    ground.pass(&jobs, MINUTE);
+    testkit::run_until_told(&jobs).unwrap();
+    close(jobs);
+    assert_eq!((told.signs.times("fired retry-ratio"), told.signs.times("letter")), (1, 4), "{:?}", told.words());
+}
+
 /// Nothing waits for anybody: the rules do not wake the queue, whatever they would look for. A letter that waits asks for one look,
 /// at its half hour, and for none after it.
 #[test]

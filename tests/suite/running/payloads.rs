@@ -251,3 +251,44 @@ fn the_compact_encoding_carries_payloads_too() {
     assert!(matches!(too_big, Error::TooBig { what: "payload", .. }));
     ground.close(jobs);
 }
+
+/// As large as a payload may be.
+#[derive(Serialize, Deserialize)]
+struct Large {
+    n: u64,
+    blob: String,
+}
+impl Job for Large {
+    const KIND: &'static str = "large";
+    fn key(&self) -> JobKey {
+        self.n.to_string().into()
+    }
+}
+
+/// Handlers that are faster than a commit are given work ahead, but not so much that its payloads fill the memory: of jobs of nearly a
+/// MiB each about as many are claimed at a time as come to 8 MiB.
+#[test]
+fn large_jobs_are_not_claimed_ahead_without_bound() {
+    const JOBS: u64 = 48;
+    let ground = Ground::new();
+    let jobs = ground.builder().on(|_, _: Plain| Ok(())).on(|_, _: Large| Ok(())).start().unwrap();
+    // From these it is known that handlers are fast.
+    let small: Vec<_> = (0..200).map(|n| Plain::new(&format!("p{n}"), n)).collect();
+    jobs.enqueue_many(&small).unwrap();
+    ground.settle(&jobs);
+    jobs.pause(onceward::Scope::kind("large"), "not yet").unwrap();
+    for n in 0..JOBS {
+        jobs.enqueue(&Large { n, blob: "x".repeat(1_000_000) }).unwrap();
+    }
+    jobs.resume(onceward::Scope::kind("large")).unwrap();
+    let (mut most, mut left) = (0, JOBS);
+    while left > 0 {
+        let depth = jobs.snapshot().unwrap().gauges.queue_depth;
+        let count = |word| depth["default"].get(word).copied().unwrap_or(0);
+        most = most.max(count("running"));
+        left = count("ready") + count("running");
+    }
+    println!("large jobs: {JOBS}, at most {most} claimed at a time");
+    assert!(most <= 9 + 2, "{most} were claimed at a time");
+    ground.close(jobs);
+}

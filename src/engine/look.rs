@@ -9,7 +9,7 @@ use crate::handler::shared::Shared;
 use crate::model::id::JobId;
 use crate::model::job::{End, JobState};
 use crate::model::time::Wall;
-use crate::observe::alerts::Said;
+use crate::observe::alerts::{AlertRule, Said};
 use crate::observe::book::Book;
 use crate::observe::events;
 use crate::observe::watch::{Failing, First, Seen, look};
@@ -60,6 +60,15 @@ impl LookOp {
         };
         let _ = core.shared.submit(Lane::Outcome, Box::new(op));
     }
+    /// Whether whoever is told has heard that this job fails; where nobody is told, nobody waits for that.
+    fn was_heard(&self, tx: &Write<'_>, job: JobId) -> Result<bool, StoreError> {
+        if self.alarms.teller.is_none() {
+            return Ok(true);
+        }
+        let name = format!("{}{}/{job}", tell::SAID, AlertRule::SameJobFailing.as_str());
+        let said = tell::read(StoreError::readable(tx.meta(&name))?.as_deref());
+        Ok(said.is_none_or(|said| said.heard))
+    }
     /// One more before the file is closed: a process that ends every few minutes would never count enough for the share of retries.
     pub(crate) fn last(core: &Arc<Core>) {
         let Some(alarms) = core.alarms.as_ref() else { return };
@@ -76,9 +85,21 @@ impl LookOp {
         };
         let mut over = Vec::new();
         for job in book.failing_jobs() {
-            let open =
-                StoreError::readable(tx.record(job))?.is_some_and(|r| !matches!(r.state, JobState::Ended { .. }));
-            if !open {
+            let over_now = match StoreError::readable(tx.record(job))?.map(|r| r.state) {
+                None | Some(JobState::Ended { how: End::Done, .. }) => true,
+                // It failed and was undone, perhaps, and nobody is asked anything: somebody hears that before its end is told.
+                Some(JobState::Ended { .. }) => self.was_heard(tx, job)?,
+                Some(
+                    JobState::Ready { .. }
+                    | JobState::Delayed { .. }
+                    | JobState::Running { .. }
+                    | JobState::Waiting { .. }
+                    | JobState::NeedsDecision
+                    | JobState::Dead
+                    | JobState::Compensating { .. },
+                ) => false,
+            };
+            if over_now {
                 over.push(job);
             }
         }

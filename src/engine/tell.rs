@@ -11,7 +11,7 @@ use crate::handler::reply::Answer;
 use crate::handler::shared::{HOLD_WARNING, Shared, inside_transaction};
 use crate::model::id::JobId;
 use crate::model::time::Mono;
-use crate::observe::alerts::Said;
+use crate::observe::alerts::{AlertRule, Said};
 use crate::observe::book::Book;
 use crate::observe::events;
 use crate::store::{Lane, Op, Store, StoreError, View, Write};
@@ -455,10 +455,15 @@ impl Op for KeepOp {
         let mut inner = teller.inner.lock();
         inner.keeping -= 1;
         match result {
-            Ok(()) => heard.iter().for_each(|one| {
-                if let Heard::Letter(job, revision) = one {
+            Ok(()) => heard.iter().for_each(|one| match one {
+                Heard::Letter(job, revision) => {
                     inner.handed.remove(&(*job, *revision));
                 }
+                // That it is over waits until somebody has heard of it.
+                Heard::Said(subject, _) if subject.starts_with(AlertRule::SameJobFailing.as_str()) => {
+                    teller.timer.look_at_alerts(teller.clock.now().mono);
+                }
+                Heard::Said(..) => {}
             }),
             Err(StoreError::Closed | StoreError::Stopped(_)) => {}
             // It goes along with what is heard next.

@@ -34,13 +34,7 @@ const FLOORS: [(&str, &[May]); 16] = [
     // A signed webhook carries the time of its attempt; nothing else here knows time. A broker that forgets too early is warned of.
     (
         "publishers",
-        &[
-            All("model"),
-            Only("clock", &["Clock", "SystemClock"]),
-            Only("observe", &["events"]),
-            All("error"),
-            All("handler"),
-        ],
+        &[All("model"), Only("clock", &["Clock", "SystemClock"]), All("observe"), All("error"), All("handler")],
     ),
     (
         "engine",

@@ -343,10 +343,18 @@ fn a_job_that_is_undone_after_its_fifth_failure_is_told() {
             vec![Book::card()]
         }
     }
-    for (limit, times) in [(Some(5), 1), (None, 0)] {
+    // The callback is free, hangs at something else until all of it is over, or the rule is off.
+    for (limit, times, hangs) in [(Some(5), 1, false), (Some(5), 1, true), (None, 0, false)] {
         let (ground, told) = (Ground::new(), Told::default());
+        let signs = ground.signs.clone();
         let jobs = queue(&ground, &told)
             .alert_rules(AlertRules::new().failures(limit))
+            .on(|_, _: Alone| Err(Fail::permanent("no")))
+            .on_alert(move |alert| {
+                if matches!(alert.event(), AlertEvent::Letter(_)) {
+                    signs.wait("hung");
+                }
+            })
             .on(|cx, _: Trip| {
                 cx.effect(Book)?;
                 Err(Fail::new("no luck"))
@@ -354,13 +362,24 @@ fn a_job_that_is_undone_after_its_fifth_failure_is_told() {
             .effect(|_: &Book, _: &IdempotencyKey| Ok(()))
             .start()
             .unwrap();
+        if hangs {
+            jobs.enqueue(&Alone::new("a", 1)).unwrap();
+            ground.signs.until("hung", 1);
+        }
         let id = jobs.enqueue(&Trip).unwrap().id();
         for _ in 0..6 {
             ground.pass(&jobs, SECOND);
         }
         assert_eq!(jobs.state(id).unwrap(), State::Compensated);
+        ground.signs.open("hung");
+        testkit::run_until_told(&jobs).unwrap();
+        // What was heard asks for a look, and that says that it is over.
+        ground.settle(&jobs);
+        testkit::run_until_told(&jobs).unwrap();
         close(jobs);
-        assert_eq!(told.signs.times("fired same-job-failing"), times, "{:?}", told.words());
+        for word in ["fired same-job-failing", "over same-job-failing"] {
+            assert_eq!(told.signs.times(word), times, "{:?}", told.words());
+        }
     }
 }
 

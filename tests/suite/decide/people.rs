@@ -284,7 +284,11 @@ fn a_replay_from_a_step_repeats_what_came_after_it_and_no_effect() {
         );
         assert_eq!(
             choice.will_not,
-            ["Charge 500 cents for order 1 is done again", "anything that is recorded before that is forgotten"]
+            [
+                "Charge 500 cents for order 1 is done again",
+                "first is worked out again",
+                "anything that is recorded before that is forgotten"
+            ]
         );
         let unheard = jobs.decide(&letter, Decision::replay_from("fourth").by("ann", "?")).unwrap_err();
         assert!(matches!(unheard, Error::Refused(Refusal::NotAChoice(_))), "{unheard:?}");

@@ -39,8 +39,8 @@ struct Books {
     deeds: Vec<Deed>,
     /// Who looks something up waits at the door "look".
     holds_looks: bool,
-    /// Money and parcels are given back only by the reference under which they went out.
-    strict: bool,
+    /// Money and parcels are given back also without the reference under which they went out.
+    lenient: bool,
     /// Calls of every sort, by effect.
     calls: HashMap<&'static str, usize>,
 }
@@ -75,8 +75,9 @@ impl Provider {
     pub(crate) fn plan(&self, effect: &'static str, plans: &[Plan]) {
         self.lock().plans.entry(effect).or_default().extend(plans);
     }
-    pub(crate) fn be_strict(&self) {
-        self.lock().strict = true;
+    /// From now on nobody has to name what is given back. Otherwise what undoes an effect must know its result.
+    pub(crate) fn be_lenient(&self) {
+        self.lock().lenient = true;
     }
     /// Whether one of these happened for this order under this reference.
     fn knows(&self, effects: &[&str], order: &str, reference: Option<&str>) -> Outcome {
@@ -85,7 +86,7 @@ impl Provider {
         let known = deeds.any(|(n, d)| {
             effects.contains(&d.effect) && d.order == order && reference == Some(&format!("{}-{n}", d.effect))
         });
-        if known || !books.strict { Ok(()) } else { Err(Fail::permanent(format!("nothing is known of {reference:?}"))) }
+        if known || books.lenient { Ok(()) } else { Err(Fail::permanent(format!("nothing is known of {reference:?}"))) }
     }
     pub(crate) fn deeds(&self) -> Vec<Deed> {
         self.lock().deeds.clone()

@@ -4,7 +4,7 @@ use super::super::ground::{Ground, PATIENCE, kind};
 use super::broker::World;
 use super::send;
 use onceward::redb::{ReadableTable, TableDefinition};
-use onceward::{Cx, Jobs, Message, Outcome, Topic};
+use onceward::{Cx, Enqueued, Fail, Jobs, Message, Outcome, Topic, Why};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -27,8 +27,36 @@ fn receiver(ground: &Ground) -> Jobs {
 
 /// The whole recipe: the enqueue is acknowledged when it is durable, and so is the message.
 fn take(receiver: &Jobs, message: &Message) -> Outcome {
-    receiver.enqueue(&Paid::new(&message.id, 1))?;
-    Ok(())
+    let body = message.body.iter().fold(0_u64, |n, byte| n.wrapping_mul(257).wrapping_add((*byte).into()));
+    match receiver.enqueue(&Paid::new(&message.id, body))? {
+        Enqueued::Existing { differs: true, .. } => Err(Fail::permanent("another message came under a known id")),
+        Enqueued::New(_) | Enqueued::Existing { .. } => Ok(()),
+    }
+}
+
+/// Another message comes under an id that the receiver has: it is refused for good, so that it waits at the sender for a person
+/// instead of being taken for the first one.
+#[test]
+fn another_message_under_a_known_id_is_refused_for_good() {
+    let (world, far) = (World::new(), Ground::new());
+    let there = receiver(&far);
+    let (first, other) = (Message::new("t", "order/1", b"1".to_vec()), Message::new("t", "order/1", b"other".to_vec()));
+    take(&there, &first).unwrap();
+    take(&there, &first).unwrap();
+    far.settle(&there);
+    let receives = there.clone();
+    // The sender's memory of its ids is gone, or it was never this sender's id.
+    let jobs = world.builder(&[]).publisher("t", move |m: &Message| take(&receives, m)).start().unwrap();
+    jobs.transact(|tx| tx.outbox("t", "order/1", &"other")).unwrap();
+    world.settle(&jobs);
+    let found = jobs.outbox().find("t", "order/1").unwrap().unwrap();
+    assert_eq!((found.stuck, found.marks), (Some(Why::Permanent), 0), "{:?}", found.error);
+    assert!(take(&there, &other).is_err());
+    far.settle(&there);
+    let booked = there.read(|r| r.open_table(BOOKED).unwrap().get("order/1").unwrap().map(|v| v.value())).unwrap();
+    assert_eq!(booked, Some(1), "the first one, once");
+    jobs.shutdown(PATIENCE).unwrap();
+    there.shutdown(PATIENCE).unwrap();
 }
 
 /// Forty orders go from one queue to another. The sender is killed at every fifth delivery, after the receiver had it and before

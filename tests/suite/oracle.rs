@@ -14,9 +14,13 @@ pub(crate) struct Posted {
     pub(crate) key: String,
     pub(crate) number: u64,
     pub(crate) marks: u32,
+    /// How often a person was told that it is sent again, and how often one asked for that.
+    pub(crate) again: (u32, u32),
     pub(crate) ended: Option<Ending>,
     /// It is stuck, or stands behind one that is.
     pub(crate) may_wait: bool,
+    /// It was put aside, so that others went past it.
+    pub(crate) overtaken: bool,
 }
 
 /// A topic: what outsiders know, and what the file has.
@@ -35,7 +39,7 @@ pub(crate) struct Post {
     pub(crate) last: u64,
 }
 
-/// Published at least once if committed, never if aborted; marked at most once; first publications in order within the key; repeats
+/// Published at least once if committed, never if aborted; marked once for every time it was sent, and never without that; first publications in order within the key; repeats
 /// are the same message; numbers without gaps, never reused.
 pub(crate) fn i17(post: &Post) -> Result<(), String> {
     let mut first: BTreeMap<&str, &str> = BTreeMap::new();
@@ -59,11 +63,18 @@ pub(crate) fn i17(post: &Post) -> Result<(), String> {
     }
     for p in &post.posted {
         let reached = first.contains_key(p.id.as_str());
+        let times = post.arrived.iter().filter(|(id, _)| *id == p.id).count();
+        let sent = 1 + p.again.0..=1 + p.again.1;
         match p.ended {
-            Some(Ending::Published) if reached && p.marks == 1 => {}
+            Some(Ending::Published) if sent.contains(&p.marks) && p.marks as usize <= times => {}
             Some(Ending::Discarded) if !reached && post.discards.contains(&p.id) => {}
             None if !reached && p.may_wait && p.marks == 0 => {}
-            other => return Err(format!("{} is {other:?} with {} marks, arrived: {reached}", p.id, p.marks)),
+            other => {
+                let Posted { id, marks, again, .. } = p;
+                return Err(format!(
+                    "{id} is {other:?} with {marks} marks, sent again {again:?}, arrived: {reached} ({times})"
+                ));
+            }
         }
     }
     let numbers: BTreeSet<u64> = post.posted.iter().map(|p| p.number).collect();
@@ -74,7 +85,7 @@ pub(crate) fn i17(post: &Post) -> Result<(), String> {
         return Err(format!("the numbers are {numbers:?}, and the last one is {}", post.last));
     }
     let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
-    for p in order.iter().filter_map(|id| by_id.get(id)) {
+    for p in order.iter().filter_map(|id| by_id.get(id)).filter(|p| !p.overtaken) {
         if newest.insert(&p.key, p.number).is_some_and(|before| before > p.number) {
             return Err(format!("first deliveries of {:?} are out of order: {order:?}", p.key));
         }
@@ -247,7 +258,16 @@ mod tests {
 
     fn posted(id: &str, number: u64) -> Posted {
         let ended = Some(Ending::Published);
-        Posted { id: id.into(), key: "k".into(), number, marks: 1, ended, may_wait: false }
+        Posted {
+            id: id.into(),
+            key: "k".into(),
+            number,
+            marks: 1,
+            again: (0, 0),
+            ended,
+            may_wait: false,
+            overtaken: false,
+        }
     }
 
     /// Two messages of one key were committed and delivered, the first one twice.
@@ -266,6 +286,8 @@ mod tests {
                 ("acknowledged and is lost", |p| drop(p.posted.remove(1))),
                 ("arrived: false", |p| drop(p.arrived.pop())),
                 ("2 marks", |p| p.posted[0].marks = 2),
+                ("1 marks", |p| p.posted[0].again = (1, 1)),
+                ("arrived: true (1)", |p| (p.posted[1].marks, p.posted[1].again) = (2, (1, 1))),
                 ("handed out twice", |p| p.posted[1].number = 1),
                 ("the last one is 3", |p| p.last = 3),
                 ("out of order", |p| p.arrived.rotate_right(1)),

@@ -3,10 +3,10 @@
 //! seen, over both lives, is compared with the file: I17 of the design, and app rows beside their messages. What a killed process was
 //! handing over goes out alone in the next one.
 
-use super::super::ground::PATIENCE;
+use super::super::ground::{PATIENCE, kind};
 use super::super::oracle::{Post, Posted, i17};
-use super::ROWS;
 use super::broker::steps;
+use super::{Order, ROWS};
 use onceward::clock::ManualClock;
 use onceward::model::outbox::Standing;
 use onceward::model::time::Wall;
@@ -15,11 +15,15 @@ use onceward::rules::outbox::tag;
 use onceward::store::disk::{CrashPoint, crash_points};
 use onceward::store::{Place, Store, StoreOptions};
 use onceward::testkit::{SimDisk, run_until_idle};
-use onceward::{Error, Fail, Jobs, Message, OnStuck, Outcome, Outgoing, Publisher, Topic};
+use onceward::{
+    Cx, Error, Fail, JobId, Jobs, Message, OnStuck, OutboxMessage, Outcome, Outgoing, Publisher, State, Topic, Tx,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+kind!(Note = "note");
 
 const START: u64 = 1_767_225_600_000;
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -37,6 +41,17 @@ enum Told {
     Discarded(&'static str),
     /// A person is about to.
     Discards(&'static str),
+    /// A person is about to put this one on its way again: it will be taken from now on. Then that it is done.
+    Retries(&'static str),
+    Retried(&'static str),
+    /// A person is about to have this one sent again, and was told that it will be.
+    Resends(&'static str),
+    Resent(&'static str),
+    /// Somebody is about to enqueue a job that owes messages, and was told that it is stored.
+    Orders(String),
+    Ordered(String),
+    /// The handler was told that its transaction with this message is committed.
+    Handed(String),
     /// The clock went on, in ms.
     Time(u64),
 }
@@ -65,10 +80,11 @@ impl World {
     fn all(&self) -> Vec<Told> {
         self.told.lock().unwrap().clone()
     }
-    /// Refuses `bad..` for good, and everything with `slow` in its id the first time of every life.
+    /// Refuses `bad..` for good, `fix..` until a person retries it, and everything with `slow` in its id the first time of every life.
     fn take(&self, m: &Message) -> Outcome {
         let n = *self.tries.lock().unwrap().entry(m.id.clone()).and_modify(|n| *n += 1).or_insert(1);
-        if m.id.starts_with("bad") {
+        let mended = || self.all().iter().any(|t| matches!(t, Told::Retries(id) if *id == m.id));
+        if m.id.starts_with("bad") || m.id.starts_with("fix") && !mended() {
             return Err(Fail::permanent("no"));
         }
         if m.id.contains("slow") && n == 1 {
@@ -96,6 +112,36 @@ impl Publisher for World {
     }
 }
 
+/// The messages that an order owes: one of its commit, one of its end.
+fn owed(order: &str) -> [String; 2] {
+    ["paid", "sent"].map(|what| format!("{what}-{order}"))
+}
+
+/// An app row and a message.
+fn row_and_message(tx: &mut Tx<'_>, id: &str) -> Result<(), Error> {
+    tx.open_table(ROWS)?.insert(id, 1).map_err(|e| Error::App(e.to_string()))?;
+    tx.send(Outgoing::new("t", id, &id).key(key_of(id))).map(drop)
+}
+
+/// Commits a message with a follow-up job, fails as often as it was asked to, and finishes with another message.
+fn carry_out(world: &World, cx: &Cx, job: &Order) -> Outcome {
+    let [paid, sent] = owed(&job.key);
+    let id = paid.clone();
+    cx.commit("paid", move |tx| {
+        row_and_message(tx, &id)?;
+        tx.enqueue(&Note::new(&id, 0))?;
+        Ok(())
+    })?;
+    world.tell(Told::Handed(paid));
+    if u64::from(cx.attempt()) <= job.n {
+        return Err(Fail::transient("not yet"));
+    }
+    let id = sent.clone();
+    cx.finish(move |tx| Ok(row_and_message(tx, &id)?))?;
+    world.tell(Told::Handed(sent));
+    Ok(())
+}
+
 /// The process that ran first: its boot and its nonce.
 const FIRST: (u8, u64) = (1, 1);
 
@@ -111,6 +157,11 @@ fn start(
         .process([boot; 16], nonce)
         .seed(7)
         .workers(1)
+        .on({
+            let world = world.clone();
+            move |cx, job: Order| carry_out(&world, cx, &job)
+        })
+        .on(|_, _: Note| Ok(()))
         .publisher("t", world.clone())
         .topic("t", policy.clone())
         .start()
@@ -130,13 +181,7 @@ struct Caller<'a> {
 impl Caller<'_> {
     fn send(&self, ids: &'static [&'static str]) {
         self.world.tell(Told::Asks(ids));
-        let sent = self.jobs.transact(move |tx| {
-            for id in ids {
-                tx.open_table(ROWS)?.insert(*id, 1).map_err(|e| Error::App(e.to_string()))?;
-                tx.send(Outgoing::new("t", *id, id).key(key_of(id)))?;
-            }
-            Ok::<_, Error>(())
-        });
+        let sent = self.jobs.transact(move |tx| ids.iter().try_for_each(|id| row_and_message(tx, id)));
         sent.unwrap();
         self.world.tell(Told::Committed(ids));
     }
@@ -165,6 +210,24 @@ impl Caller<'_> {
         self.world.tell(Told::Discarded(id));
         self.idle();
     }
+    fn retry(&self, id: &'static str) {
+        self.world.tell(Told::Retries(id));
+        self.jobs.outbox().retry("t", id, "ana", "they take it now").unwrap();
+        self.world.tell(Told::Retried(id));
+        self.idle();
+    }
+    fn resend(&self, id: &'static str) {
+        self.world.tell(Told::Resends(id));
+        self.jobs.outbox().resend("t", id, "ana", "they lost it").unwrap();
+        self.world.tell(Told::Resent(id));
+        self.idle();
+    }
+    fn order(&self, key: &str, fails: u64) {
+        self.world.tell(Told::Orders(key.to_owned()));
+        self.jobs.enqueue(&Order::new(key, fails)).unwrap();
+        self.world.tell(Told::Ordered(key.to_owned()));
+        self.idle();
+    }
 }
 
 struct Script {
@@ -173,7 +236,21 @@ struct Script {
     run: fn(&Caller<'_>),
 }
 
-const SCRIPTS: [Script; 4] = [
+/// A message is refused, others come behind it; one of these is sent again, the first is put on its way, and both are sent again.
+fn helped(c: &Caller<'_>) {
+    c.send(&["fix1/a"]);
+    c.idle();
+    c.send(&["m2/a", "m3/b"]);
+    c.idle();
+    c.resend("m3/b");
+    c.retry("fix1/a");
+    c.send(&["m4/a"]);
+    c.idle();
+    c.resend("fix1/a");
+    c.resend("m3/b");
+}
+
+const SCRIPTS: [Script; 7] = [
     Script {
         name: "commits, an abort, deliveries",
         policy: OnStuck::Block,
@@ -226,6 +303,18 @@ const SCRIPTS: [Script; 4] = [
             c.pass(2 * HOUR);
         },
     },
+    Script { name: "retried in its place, and sent again", policy: OnStuck::Block, run: helped },
+    Script { name: "put aside and retried, and sent again", policy: OnStuck::DeadLetter, run: helped },
+    Script {
+        name: "jobs that owe messages",
+        policy: OnStuck::Block,
+        run: |c| {
+            c.order("one/a", 0);
+            c.send(&["m1/a"]);
+            c.order("two/a", 1);
+            c.pass(HOUR);
+        },
+    },
 ];
 
 fn policy(script: &Script) -> Topic {
@@ -233,49 +322,91 @@ fn policy(script: &Script) -> Topic {
     steps().on_stuck(script.policy).keep(Keep::For(HOUR)).remember(Keep::For(100 * 24 * HOUR)).batch(2)
 }
 
-/// Compares a queue that has come to rest with everything that was told.
-fn check(script: &Script, jobs: &Jobs, told: &[Told]) -> Result<(), String> {
+/// What outsiders know, in the oracle's words: everything but the file's own part.
+fn known(told: &[Told]) -> Post {
     let mut post = Post::default();
+    let owned = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
     for t in told {
         match t {
-            Told::Asks(ids) => post.asked.extend(ids.iter().map(|id| (*id).to_owned())),
-            Told::Committed(ids) => post.committed.extend(ids.iter().map(|id| (*id).to_owned())),
+            Told::Asks(ids) => post.asked.extend(owned(ids)),
+            Told::Committed(ids) => post.committed.extend(owned(ids)),
+            Told::Orders(key) => post.asked.extend(owed(key)),
+            // Whoever was told that the job is stored may rely on what it owes.
+            Told::Ordered(key) => post.committed.extend(owed(key)),
+            Told::Handed(id) => drop(post.committed.insert(id.clone())),
             Told::Arrived(m) => post.arrived.push((m.id.clone(), format!("{m:?}"))),
-            Told::Discards(id) | Told::Discarded(id) => {
-                post.discards.insert((*id).to_owned());
-            }
-            Told::Time(_) => {}
+            Told::Discards(id) | Told::Discarded(id) => drop(post.discards.insert((*id).to_owned())),
+            Told::Retries(_) | Told::Retried(_) | Told::Resends(_) | Told::Resent(_) | Told::Time(_) => {}
         }
     }
+    post
+}
+
+/// Nobody has been told that something was done about this one.
+fn may_be_stuck(id: &str, told: &[Told]) -> bool {
+    let done = told.iter().any(|t| matches!(t, Told::Discarded(of) | Told::Retried(of) if *of == id));
+    (id.starts_with("bad") || id.starts_with("fix")) && !done
+}
+
+/// Compares a queue that has come to rest with everything that was told.
+fn check(script: &Script, jobs: &Jobs, told: &[Told]) -> Result<(), String> {
+    let mut post = known(told);
     let rows = jobs.read(|r| {
         let Ok(table) = r.open_table(ROWS) else { return BTreeSet::new() };
         table.iter().unwrap().map(|row| row.unwrap().0.value().to_owned()).collect::<BTreeSet<String>>()
     });
     let rows = rows.map_err(|e| e.to_string())?;
     let outbox = jobs.outbox();
+    let mut messages = Vec::new();
     for id in &post.asked {
         let found = outbox.find("t", id).map_err(|e| e.to_string())?;
         if found.is_some() != rows.contains(id) {
             return Err(format!("{id}: app row {}, message {}", rows.contains(id), found.is_some()));
         }
-        let Some(found) = found else { continue };
-        let stuck = found.stuck.is_some() && id.starts_with("bad");
+        messages.extend(found);
+    }
+    let stuck: Vec<_> = messages
+        .iter()
+        .filter(|m| m.stuck.is_some() && may_be_stuck(&m.id, told))
+        .map(|m| (m.key.as_str(), m.number))
+        .collect();
+    let holds = |(key, n): &(&str, u64), m: &OutboxMessage| {
+        *key == m.key && (*n == m.number || script.policy == OnStuck::Block && *n < m.number)
+    };
+    for m in &messages {
+        let asks = |of: &Told| matches!(of, Told::Resends(id) if *id == m.id);
+        let asked = told.iter().filter(|t| asks(t)).count();
+        let done = told.iter().filter(|t| matches!(t, Told::Resent(id) if *id == m.id)).count();
         post.posted.push(Posted {
-            id: id.clone(),
-            key: key_of(id).to_owned(),
-            number: found.number,
-            marks: found.marks,
-            ended: found.ended.map(|e| e.0),
-            may_wait: stuck || (script.policy == OnStuck::Block && blocked(id)),
+            id: m.id.clone(),
+            key: m.key.clone(),
+            number: m.number,
+            marks: m.marks,
+            again: (u32::try_from(done).unwrap(), u32::try_from(asked).unwrap()),
+            ended: m.ended.map(|e| e.0),
+            may_wait: stuck.iter().any(|s| holds(s, m)),
+            overtaken: script.policy == OnStuck::DeadLetter && m.id.starts_with("fix"),
         });
     }
     post.last = outbox.topics().map_err(|e| e.to_string())?.first().map_or(0, |t| t.last_number);
-    i17(&post)
-}
-
-/// Stands behind `bad1/a`, while nobody has decided about that one.
-fn blocked(id: &str) -> bool {
-    key_of(id) == "a"
+    i17(&post)?;
+    let has = |id: &str| messages.iter().any(|m| m.id == id);
+    told.iter().filter_map(|t| if let Told::Orders(key) = t { Some(key) } else { None }).try_for_each(|key| {
+        let [paid, sent] = owed(key);
+        let end = |id: Result<Option<JobId>, Error>| match id.map_err(|e| e.to_string())? {
+            Some(id) => jobs.state(id).map(Some).map_err(|e| e.to_string()),
+            None => Ok(None),
+        };
+        let order = end(jobs.find::<Order>(&key.as_str().into()))?;
+        let note = end(jobs.find::<Note>(&paid.as_str().into()))?;
+        // At rest all of it is done, or none of it was ever stored.
+        let expected = order.map(|_| State::Done);
+        if (order, note, has(&paid), has(&sent)) != (expected, expected, order.is_some(), order.is_some()) {
+            let messages = (has(&paid), has(&sent));
+            return Err(format!("order {key} is {order:?}, its follow-up {note:?}, its messages {messages:?}"));
+        }
+        Ok(())
+    })
 }
 
 /// What the dead process was handing over, by id, and whether it was at nothing else.
@@ -359,8 +490,8 @@ struct Counts {
     alone: usize,
 }
 
-/// Messages are committed, delivered, refused, discarded, pruned, and the machine dies at any single moment of it: what was
-/// acknowledged goes out, what was aborted never does, each is marked once, first deliveries keep their order, a repeated one is the
+/// Messages are committed, by callers and by jobs, delivered, refused, retried, discarded, sent again, pruned, and the machine dies at any single moment of it: what was
+/// acknowledged goes out, what was aborted never does, each is marked once for every time it was sent, first deliveries keep their order, a repeated one is the
 /// same message, and the numbers have no gap.
 #[test]
 fn a_crash_at_any_operation_of_the_outbox_loses_nothing_and_invents_nothing() {

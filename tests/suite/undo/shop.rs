@@ -112,6 +112,15 @@ impl Provider {
     pub(crate) fn reference(&self, effect: &str) -> Option<String> {
         self.lock().deeds.iter().position(|d| d.effect == effect).map(|n| format!("{effect}-{n}"))
     }
+    /// What a person was told is in the books, too: nothing that could be given back.
+    pub(crate) fn write_down(&self, what: &'static str) {
+        let mut books = self.lock();
+        let n = books.deeds.len();
+        books.deeds.push(Deed { effect: what, order: String::new(), key: format!("{what} {n}") });
+        if let Some(disk) = &self.disk {
+            disk.mark(n as u64);
+        }
+    }
     /// A repeated key is recognised, whatever the plan.
     pub(crate) fn perform(&self, effect: &'static str, order: &str, key: &IdempotencyKey) -> Outcome<String> {
         self.signs.say(effect);
@@ -232,7 +241,8 @@ impl Job for Recall {
 }
 
 macro_rules! orders {
-    ($($name:ident $kind:literal $policy:expr;)*) => {$(
+    ($($(#[$doc:meta])* $name:ident $kind:literal $policy:expr;)*) => {$(
+        $(#[$doc])*
         /// Does what it lists, in this order.
         #[derive(Clone, Debug, Serialize, Deserialize)]
         pub(crate) struct $name {
@@ -249,6 +259,9 @@ macro_rules! orders {
             fn key(&self) -> JobKey {
                 self.id.as_str().into()
             }
+            fn stake(&self) -> u64 {
+                2
+            }
             fn policy() -> Policy {
                 $policy
             }
@@ -262,6 +275,8 @@ macro_rules! orders {
 orders! {
     Order "order" tries().on_dead(OnDead::Undo);
     Held "held order" tries();
+    /// Two people decide about it.
+    Dear "dear order" tries().second_person_above(1);
     Dated "dated order" tries().on_dead(OnDead::Undo).deadline(Duration::from_secs(15));
 }
 
@@ -309,6 +324,7 @@ pub(crate) fn app(builder: Builder, provider: &Provider) -> Builder {
         .key_scope("the shop of the tests")
         .on(|cx, order: Order| carry_out(cx, &order.id, &order.does))
         .on(|cx, order: Held| carry_out(cx, &order.id, &order.does))
+        .on(|cx, order: Dear| carry_out(cx, &order.id, &order.does))
         .on(|cx, order: Dated| carry_out(cx, &order.id, &order.does))
         .on(|cx, short: Short| {
             cx.effect(Pay { order: short.id })?;

@@ -56,6 +56,15 @@ pub(super) fn dead(ground: &Ground, jobs: &Jobs, key: &str) -> onceward::JobId {
     id
 }
 
+/// The process is killed when everything was told; the next one looks at what there is.
+fn killed(ground: &mut Ground, jobs: Jobs, told: &Told) -> Jobs {
+    testkit::run_until_told(&jobs).unwrap();
+    ground.kill(jobs);
+    let jobs = queue(ground, told).start().unwrap();
+    ground.settle(&jobs);
+    jobs
+}
+
 /// Everything that was to be told has been told: the queue says so when it stops.
 pub(super) fn close(jobs: Jobs) {
     jobs.shutdown(super::super::ground::PATIENCE).unwrap();
@@ -196,7 +205,8 @@ fn a_callback_may_pause_and_may_panic() {
 }
 
 /// A kind whose handler is gone: its job could run and does not. A quarter of an hour after that was first seen somebody is told,
-/// once; a pause, which somebody knows about, ends it. The hour for which the job was asked to wait does not count.
+/// once; a pause, which somebody knows about, ends it. The hour for which the job was asked to wait does not count. Processes that are
+/// killed in between neither begin to count anew nor say it again.
 #[test]
 fn a_job_that_nobody_runs_is_told_and_a_pause_ends_it() {
     let (mut ground, told) = (Ground::new(), Told::default());
@@ -210,10 +220,12 @@ fn a_job_that_nobody_runs_is_told_and_a_pause_ends_it() {
     assert_eq!(told.words(), Vec::<String>::new());
     // Nobody wrote down when it became ready: it counts from the first look on, which is a quarter of an hour later.
     ground.pass(&jobs, MINUTE);
+    let jobs = killed(&mut ground, jobs, &told);
     ground.pass(&jobs, 14 * MINUTE);
     assert_eq!(told.words(), Vec::<String>::new());
     ground.pass(&jobs, MINUTE);
     told.signs.until("fired oldest-job", 1);
+    let jobs = killed(&mut ground, jobs, &told);
     ground.pass(&jobs, 60 * MINUTE);
     jobs.pause(Scope::kind("alone"), "known").unwrap();
     ground.settle(&jobs);
@@ -222,23 +234,25 @@ fn a_job_that_nobody_runs_is_told_and_a_pause_ends_it() {
     assert_eq!(told.words(), ["fired oldest-job", "over oldest-job"]);
 }
 
-/// Jobs run as they should, then every second attempt is a retry: the jump is told, and over when it is calm again.
+/// Jobs run as they should, then every second attempt is a retry: the jump is told, and over when it is calm again, also if the process
+/// is killed in between.
 #[test]
 fn a_jump_of_the_retry_ratio_is_told_once_and_over_once() {
-    let (ground, told) = (Ground::new(), Told::default());
+    let (mut ground, told) = (Ground::new(), Told::default());
     let rules = AlertRules::new().failures(None).dead_letters(None).retry_ratio(RetryRatio {
         share: 0.25,
         times_usual: 3.0,
         attempts: 20,
         window: 10 * MINUTE,
     });
-    let jobs = queue(&ground, &told).alert_rules(rules).start().unwrap();
-    let fine = |from: u64| {
+    let open = |ground: &Ground| queue(ground, &told).alert_rules(rules.clone()).start().unwrap();
+    let fine = |ground: &Ground, jobs: &Jobs, from: u64| {
         let some: Vec<_> = (from..from + 100).map(|n| Fine::new(&n.to_string(), n)).collect();
         jobs.enqueue_many(&some).unwrap();
-        ground.settle(&jobs);
+        ground.settle(jobs);
     };
-    fine(0);
+    let jobs = open(&ground);
+    fine(&ground, &jobs, 0);
     ground.pass(&jobs, 60 * MINUTE);
     let failing: Vec<_> = (0..10).map(|n| Fails::new(&n.to_string(), 1)).collect();
     jobs.enqueue_many(&failing).unwrap();
@@ -248,7 +262,11 @@ fn a_jump_of_the_retry_ratio_is_told_once_and_over_once() {
     assert_eq!(told.signs.times("fired retry-ratio"), 0, "the window is not over");
     ground.pass(&jobs, 10 * MINUTE);
     told.signs.until("fired retry-ratio", 1);
-    fine(100);
+    testkit::run_until_told(&jobs).unwrap();
+    ground.kill(jobs);
+    let jobs = open(&ground);
+    ground.settle(&jobs);
+    fine(&ground, &jobs, 100);
     ground.pass(&jobs, 10 * MINUTE);
     told.signs.until("over retry-ratio", 1);
     close(jobs);
@@ -384,25 +402,37 @@ fn a_job_that_is_undone_after_its_fifth_failure_is_told() {
 }
 
 /// The broker is away for a quarter of an hour: told once with the topic, and over a minute after the messages go out again. A
-/// process that knows no publisher for a topic at all is told as well.
+/// process that knows no publisher for a topic at all is told as well. One is killed a minute before that, another after it: it is told
+/// in its time, and once.
 #[test]
 fn a_topic_that_is_not_delivered_is_told_and_over_when_it_is() {
-    let (ground, told) = (Ground::new(), Told::default());
+    let (mut ground, told) = (Ground::new(), Told::default());
     let away = Arc::new(std::sync::atomic::AtomicBool::new(true));
-    let broker = away.clone();
-    let jobs = queue(&ground, &told)
-        .publisher("paid", move |_: &onceward::Message| {
+    let open = |ground: &Ground| {
+        let broker = away.clone();
+        let publisher = move |_: &onceward::Message| {
             if broker.load(std::sync::atomic::Ordering::SeqCst) { Err(Fail::new("no broker")) } else { Ok(()) }
-        })
-        .start()
-        .unwrap();
+        };
+        let jobs = queue(ground, &told).publisher("paid", publisher).start().unwrap();
+        ground.settle(&jobs);
+        jobs
+    };
+    let killed = |ground: &mut Ground, jobs: Jobs| {
+        testkit::run_until_told(&jobs).unwrap();
+        ground.kill(jobs);
+        open(ground)
+    };
+    let jobs = open(&ground);
     for topic in ["paid", "nobody"] {
         jobs.transact::<_, Fail>(move |tx| Ok(tx.outbox(topic, "1", &1)?.is_new())).unwrap();
     }
     ground.pass(&jobs, 14 * MINUTE);
+    let jobs = killed(&mut ground, jobs);
     assert_eq!(told.signs.times("fired outbox-stuck"), 0);
     ground.pass(&jobs, MINUTE);
     told.signs.until("fired outbox-stuck", 2);
+    let jobs = killed(&mut ground, jobs);
+    ground.pass(&jobs, 10 * MINUTE);
     away.store(false, std::sync::atomic::Ordering::SeqCst);
     for _ in 0..20 {
         ground.pass(&jobs, MINUTE);

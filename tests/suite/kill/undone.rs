@@ -1,6 +1,6 @@
 //! kill -9 of a process that undoes: the card was charged, the goods are gone for good, the refund fails twice and then works.
 
-use super::super::oracle::{Undone, Way, i20};
+use super::super::oracle::{Undone, Way, i18_of, i20};
 use super::effects::{Happened, Ledger};
 use super::parent::{Aim, Life};
 use super::shop::{AWAY, POINTS, follow, place, queue};
@@ -28,13 +28,15 @@ struct Series {
     deeds: BTreeMap<String, usize>,
     decided: usize,
     letters: BTreeMap<String, usize>,
+    /// Looks at a job together with its letter, after the last kill.
+    asked: usize,
     lost: usize,
     repeated: usize,
 }
 
 impl Series {
     fn add(&mut self, other: Self) {
-        let Self { kills, lives, at, orders, deeds, decided, letters, lost, repeated } = other;
+        let Self { kills, lives, at, orders, deeds, decided, letters, asked, lost, repeated } = other;
         self.kills += kills;
         self.lives += lives;
         at.into_iter().for_each(|(k, n)| *self.at.entry(k).or_default() += n);
@@ -42,6 +44,7 @@ impl Series {
         deeds.into_iter().for_each(|(k, n)| *self.deeds.entry(k).or_default() += n);
         self.decided += decided;
         letters.into_iter().for_each(|(k, n)| *self.letters.entry(k).or_default() += n);
+        self.asked += asked;
         self.lost += lost;
         self.repeated += repeated;
     }
@@ -141,6 +144,7 @@ fn finale(dir: &Path, out: &Outside, sum: &mut Series) {
         {
             sum.lose(&format!("order {n} was acknowledged as job {id} and is {told:?} now"));
         }
+        sum.asked += asked(&jobs, *n, told.id());
         let state = follow(&jobs, told.id(), &ledger, &mut letters);
         compensated(&jobs, *n, told.id(), state, out, &ledger, sum);
         sum.orders += 1;
@@ -165,6 +169,29 @@ fn finale(dir: &Path, out: &Outside, sum: &mut Series) {
         *sum.deeds.entry(h.effect).or_default() += 1;
     }
     jobs.shutdown(PATIENCE).expect("it closes");
+}
+
+/// The order, and every job that undoes something of it, has a letter exactly while it needs a person, and the letter lists every effect
+/// that is stored. How many letters there were.
+fn asked(jobs: &Jobs, n: u64, order: JobId) -> usize {
+    let lines = |id: JobId| jobs.ledger(id).expect("a ledger");
+    let undo = lines(order).into_iter().filter_map(|l| l.undo_job);
+    let mut letters = 0;
+    for id in undo.chain([order]) {
+        let state = || jobs.state(id).expect("a state");
+        let (before, letter, after) = (state(), jobs.dead_letter(id).ok(), state());
+        // It goes on by itself until it needs a person, who is not there yet: what stands still was seen at one moment.
+        if before != after {
+            continue;
+        }
+        let ids = |lines: &[LedgerLine]| lines.iter().map(|l| l.id.to_string()).collect::<Vec<_>>();
+        let listed = letter.as_ref().map(|l| ids(l.ledger())).unwrap_or_default();
+        let asks = matches!(after, State::Dead | State::NeedsDecision);
+        i18_of(asks, letter.is_some(), &listed, &ids(&lines(id)))
+            .unwrap_or_else(|why| panic!("order {n}, job {id}: {why}"));
+        letters += usize::from(letter.is_some());
+    }
+    letters
 }
 
 /// The order ended as compensated, whatever was done was undone, each once and the last first.
@@ -219,6 +246,7 @@ fn kill_9_while_undoing_loses_nothing_and_repeats_nothing() {
         "  {} orders, {:?}; {} decisions acknowledged; letters at the end {:?}",
         all.orders, all.deeds, all.decided, all.letters
     );
+    println!("  {} letters looked at beside their jobs", all.asked);
     println!("  lost {}, repeated {}", all.lost, all.repeated);
     assert!(all.kills >= wanted, "{} kills instead of {wanted}", all.kills);
     let happened = |effect: &str| all.deeds.get(effect).copied().unwrap_or(0);

@@ -389,6 +389,10 @@ fn retention_takes_only_what_is_over() {
         ground.clock.advance(MINUTE);
         gone(discarded)
     });
+    // The trash is empty, and what was in it cannot be brought back.
+    assert!(jobs.trash().unwrap().is_empty());
+    let late = jobs.restore(discarded, "ann", "it was a real one after all").unwrap_err();
+    assert!(matches!(late, Error::NotFound(id) if id == discarded), "{late:?}");
     for (id, state) in kept.iter().zip(states) {
         is(&jobs, *id, state);
     }

@@ -1,12 +1,13 @@
 //! What must be true of a file after a crash: it is read row by row, every index is counted again, and all of it is compared with
 //! what callers were told before. Used by every crash suite; an answer is a sentence that says which promise was broken.
 
-use super::crash_world::{Brief, Charge, Do, Facts, Name, Note, ROWS, Reserve, TRIES, Wire, Work, effect_id};
+use super::crash_world::{Brief, Charge, Do, Facts, Name, Note, ROWS, Reserve, TOPIC, TRIES, Wire, Work, effect_id};
 use super::oracle::{Kept, Line, i18_of, i19};
 use onceward::model::effect::{EffectRecord, EffectState, Stored};
 use onceward::model::id::{JobId, KindId};
 use onceward::model::job::{End, JobRecord, JobRow, JobState, Memo, State};
 use onceward::model::letter::{Entry, LetterRecord};
+use onceward::model::outbox::{Message, Standing};
 use onceward::model::time::Wall;
 use onceward::store::{Opened, Store, StoreError, View};
 use onceward::{Effect, Job};
@@ -31,6 +32,8 @@ pub(crate) struct Found {
 pub(crate) struct Whole {
     pub(crate) jobs: BTreeMap<Name, Found>,
     pub(crate) rows: BTreeMap<String, u64>,
+    /// Messages that wait, by id.
+    pub(crate) messages: BTreeSet<String>,
     pub(crate) remembered: BTreeSet<Name>,
     pub(crate) pauses: usize,
 }
@@ -45,6 +48,7 @@ fn words(e: StoreError) -> String {
 /// Reads everything; jobs have numbers of at most `most`.
 pub(crate) fn read(store: &Store, most: u64) -> Result<Whole, String> {
     let mut whole = store.read(|v| Ok(jobs(v, most))).map_err(words)??;
+    whole.messages = store.read(|v| Ok(messages(v))).map_err(words)??;
     whole.rows = store
         .read_app(|app| -> Result<_, String> {
             match app.open_table(ROWS) {
@@ -66,6 +70,23 @@ fn known(kind: &str) -> Result<&'static str, String> {
         .into_iter()
         .find(|k| *k == kind)
         .ok_or_else(|| format!("a kind {kind:?} that nobody registered"))
+}
+
+/// What the topic owes: each message whole, remembered under its id, and under a number that was handed out.
+fn messages(v: &View<'_>) -> Result<BTreeSet<String>, String> {
+    let last = v.topics().map_err(words)?.into_iter().find(|(t, _)| t == TOPIC).map_or(0, |(_, last)| last);
+    let mut messages = BTreeSet::new();
+    for (key, n, delivery) in v.unsent(TOPIC, None, 10_000).map_err(words)? {
+        let row = v.message(TOPIC, n).map_err(words)?.ok_or_else(|| format!("message {n} waits and is not there"))?;
+        let Message { id, body, .. } = row.message;
+        let memory = v.remembered(TOPIC, &id).map_err(words)?.map(|m| (m.number, m.key, m.marks));
+        let fits = memory == Some((n, key, 0)) && n <= last && serde_json::to_vec(&id).ok() == Some(body);
+        if !fits || !matches!(delivery.standing, Standing::Waiting { .. }) {
+            return Err(format!("message {n} of {last} is {id:?}, remembered as {memory:?}, {delivery:?}"));
+        }
+        messages.insert(id);
+    }
+    Ok(messages)
 }
 
 fn jobs(v: &View<'_>, most: u64) -> Result<Whole, String> {
@@ -263,9 +284,13 @@ fn no_phantoms(whole: &Whole, facts: &Facts) -> Result<(), String> {
     Ok(())
 }
 
-/// App rows, follow-up jobs and the job's own progress: all of a commit or nothing.
+/// App rows, follow-up jobs, messages and the job's own progress: all of a commit or nothing.
 fn together(whole: &Whole, facts: &Facts) -> Result<(), String> {
     let mut explained = BTreeSet::new();
+    let there = |key: &str| {
+        let note = whole.jobs.contains_key(&(Note::KIND, key.to_owned()));
+        (whole.rows.contains_key(key), note, whole.messages.contains(key))
+    };
     for (name, found) in whole.jobs.iter().filter(|(name, _)| name.0 == Work::KIND) {
         let done = matches!(found.record.state, JobState::Ended { how: End::Done, .. });
         let forgotten = |what: &str, of: bool| {
@@ -278,9 +303,11 @@ fn together(whole: &Whole, facts: &Facts) -> Result<(), String> {
         let finishes = program(found).contains(&Do::Finish);
         for (what, expected) in [("commit", committed), ("finish", done && finishes)] {
             let key = format!("{}/{what}", name.1);
-            let (row, note) = (whole.rows.contains_key(&key), whole.jobs.contains_key(&(Note::KIND, key.clone())));
-            if (row, note) != (expected, expected) {
-                return Err(format!("{name:?} {what}: progress {expected}, app row {row}, follow-up {note}"));
+            let (row, note, message) = there(&key);
+            if (row, note, message) != (expected, expected, expected) {
+                return Err(format!(
+                    "{name:?} {what}: progress {expected}, app row {row}, follow-up {note}, message {message}"
+                ));
             }
             // Forgotten and done anew is twice; anything else once.
             let times = if what == "commit" { commits } else { u64::from(expected) };
@@ -300,11 +327,14 @@ fn together(whole: &Whole, facts: &Facts) -> Result<(), String> {
         }
     }
     for key in &facts.transacting {
-        let (row, note) = (whole.rows.contains_key(key), whole.jobs.contains_key(&(Note::KIND, key.clone())));
-        if row != note || (facts.transacted.contains(key) && !row) {
-            return Err(format!("transaction {key}: app row {row}, job {note}"));
+        let (row, note, message) = there(key);
+        if row != note || row != message || (facts.transacted.contains(key) && !row) {
+            return Err(format!("transaction {key}: app row {row}, job {note}, message {message}"));
         }
         explained.insert(key.clone());
+    }
+    if let Some(phantom) = whole.messages.iter().find(|id| !explained.contains(*id)) {
+        return Err(format!("nobody committed the message {phantom}"));
     }
     for (key, n) in &whole.rows {
         if (*n != 1 && facts.transacting.contains(key)) || !explained.contains(key) {

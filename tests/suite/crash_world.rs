@@ -22,12 +22,15 @@ use std::time::Duration;
 /// App rows: every one is only ever counted up, so that work that was committed twice shows as a two.
 pub(crate) const ROWS: TableDefinition<'static, &str, u64> = TableDefinition::new("rows");
 
+/// The topic of the messages that commits owe; nobody publishes it.
+pub(crate) const TOPIC: &str = "owed";
+
 /// One thing that a job does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Do {
     /// Remembers a step.
     Step,
-    /// An app row and a follow-up job, in one commit.
+    /// An app row, a follow-up job and a message, in one commit.
     Commit,
     /// An effect with a provider that honours keys.
     Charge,
@@ -43,7 +46,7 @@ pub(crate) enum Do {
     Never,
     /// Waits at the world's gate.
     Gate,
-    /// The end, with an app row and a follow-up job in the same commit.
+    /// The end, with an app row, a follow-up job and a message in the same commit.
     Finish,
 }
 
@@ -386,7 +389,7 @@ pub(crate) fn calls(history: &[Told]) -> impl Iterator<Item = &Call> {
     history.iter().filter_map(|t| if let Told::Called(call) = t { Some(call) } else { None })
 }
 
-/// Counts a row up and enqueues the follow-up of the same name.
+/// Counts a row up, enqueues the follow-up of the same name, and owes a message of that name.
 fn row_and_note(tx: &mut Tx<'_>, key: &str) -> Result<(), Error> {
     {
         let mut rows = tx.open_table(ROWS)?;
@@ -394,6 +397,7 @@ fn row_and_note(tx: &mut Tx<'_>, key: &str) -> Result<(), Error> {
         rows.insert(key, before + 1).map_err(|e| Error::App(e.to_string()))?;
     }
     let _told = tx.enqueue(&Note { key: key.to_owned() })?;
+    let _told = tx.outbox(TOPIC, key, &key)?;
     Ok(())
 }
 

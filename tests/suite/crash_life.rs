@@ -1,7 +1,7 @@
 //! One life of the app of the crash suites: recorded on a disk that keeps every operation, cut off at one of them, looked at and
 //! driven to its end by the next process. Used by the sweep and by the fuzzer's lives.
 
-use super::crash_oracle::{check, effect_ids, ended};
+use super::crash_oracle::{check, effect_ids, ended, never_again, rested};
 use super::crash_scripts::{Script, secs};
 use super::crash_world::{Caller, Facts, Note, Process, Told, Work, World, app};
 use super::oracle::{Letters, i18, i18_of};
@@ -129,11 +129,7 @@ pub(crate) fn drive(
     }
     let paused = !jobs.pauses().is_empty();
     if paused {
-        let began = Facts::of(&world.told()).began;
-        let before = &past.began;
-        if began.iter().any(|(n, t)| n.0 == Note::KIND && before.get(n).map_or(0, Vec::len) < t.len()) {
-            return Err("a paused kind was run".to_owned());
-        }
+        rested(past, &Facts::of(&world.told()))?;
         caller.pause(false);
         caller.idle();
     }
@@ -164,13 +160,7 @@ pub(crate) fn drive(
         after.iter().map(|l| (l.job(), l.ledger().iter().map(|line| line.id.to_string()).collect())).collect();
     jobs.shutdown(secs(5)).map_err(|e| format!("it does not shut down: {e}"))?;
     let facts = Facts::of(&world.told());
-    // A confirmed effect is never asked for again.
-    for (job, effect) in past.confirmed.keys() {
-        let calls = |f: &Facts| f.calls.iter().filter(|c| c.effect == *effect && c.order == job.1).count();
-        if calls(&facts) != calls(past) {
-            return Err(format!("{effect} of {job:?} was confirmed and was called again"));
-        }
-    }
+    never_again(past, &facts)?;
     let clock = process.clock.clone();
     let mut options = StoreOptions::new(Place::Disk(Arc::new(disk.clone())), Arc::new(clock));
     options.cache_bytes = 1 << 20;

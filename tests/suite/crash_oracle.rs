@@ -14,6 +14,9 @@ use onceward::{Effect, Job};
 use redb::ReadableTable;
 use std::collections::{BTreeMap, BTreeSet};
 
+#[cfg(test)]
+mod bad;
+
 /// One stored job with everything that belongs to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
@@ -38,6 +41,35 @@ pub(crate) struct Whole {
     pub(crate) pauses: usize,
 }
 
+/// What belongs to one number, as the tables have it.
+#[derive(Clone, Debug)]
+struct Rows {
+    id: JobId,
+    row: Option<JobRow>,
+    record: Option<JobRecord>,
+    effects: Vec<EffectRecord>,
+    memos: Vec<Memo>,
+    journal: Vec<Entry>,
+    letter: Option<LetterRecord>,
+    output: Option<Vec<u8>>,
+    /// The job that is known under its kind and key.
+    intent: Option<JobId>,
+}
+
+/// The tables about jobs, before anything in them is compared.
+#[derive(Clone, Debug, Default)]
+struct Raw {
+    kinds: BTreeMap<KindId, String>,
+    found: Vec<Rows>,
+    index: BTreeSet<(u64, String)>,
+    /// What people did, in the list of all.
+    acts: Vec<(Option<JobId>, Entry)>,
+    tombs: Vec<(KindId, String)>,
+    pauses: usize,
+    /// How many jobs and memories the store counts.
+    counted: (u64, u64),
+}
+
 /// Numbers above the ones that a history knows: follow-ups, tickets, chunks.
 const MORE_IDS: u64 = 96;
 
@@ -47,7 +79,7 @@ fn words(e: StoreError) -> String {
 
 /// Reads everything; jobs have numbers of at most `most`.
 pub(crate) fn read(store: &Store, most: u64) -> Result<Whole, String> {
-    let mut whole = store.read(|v| Ok(jobs(v, most))).map_err(words)??;
+    let mut whole = store.read(|v| Ok(raw(v, most).and_then(jobs))).map_err(words)??;
     whole.messages = store.read(|v| Ok(messages(v))).map_err(words)??;
     whole.rows = store
         .read_app(|app| -> Result<_, String> {
@@ -89,41 +121,70 @@ fn messages(v: &View<'_>) -> Result<BTreeSet<String>, String> {
     Ok(messages)
 }
 
-fn jobs(v: &View<'_>, most: u64) -> Result<Whole, String> {
+/// Every row about jobs of at most this number.
+fn raw(v: &View<'_>, most: u64) -> Result<Raw, String> {
     let kinds: BTreeMap<KindId, String> = v.kinds().map_err(words)?.into_iter().collect();
-    let mut whole = Whole { pauses: v.metas("pause/").map_err(words)?.len(), ..Whole::default() };
-    let mut index = index(v, &kinds)?;
     let depth = v.depth().map_err(words)?;
-    let mut identities = 0;
+    let acts: Result<Vec<_>, _> = v.acts(None, 10_000).map_err(words)?.into_iter().map(|(_, act)| act).collect();
+    let tombs = v.tombs(Wall(u64::MAX), 1_000).map_err(words)?;
+    let mut raw = Raw {
+        index: index(v, &kinds)?,
+        acts: acts.map_err(words)?.into_iter().map(|act| (act.job, act.entry)).collect(),
+        tombs: tombs.into_iter().map(|(_, kind, key)| (kind, key)).collect(),
+        pauses: v.metas("pause/").map_err(words)?.len(),
+        counted: (depth.jobs, depth.identities),
+        kinds,
+        found: Vec::new(),
+    };
     for n in 1..=most {
         let id = JobId::from_number(n);
         let (row, record) = (v.job(id).map_err(words)?, v.record(id).map_err(words)?);
-        let (row, record) = match (row, record) {
-            (None, None) => continue,
-            (Some(row), Some(record)) => (row, record),
-            (row, record) => return Err(format!("half of job {id}: {row:?} {record:?}")),
+        if row.is_none() && record.is_none() {
+            continue;
+        }
+        let intent = match &row {
+            Some(row) => v.intent(row.kind, row.key.as_str()).map_err(words)?.map(|i| i.id()),
+            None => None,
         };
-        let kind = kinds.get(&row.kind).ok_or_else(|| format!("job {id} is of no kind"))?;
-        let name: Name = (known(kind)?, row.key.as_str().to_owned());
-        let found = Found {
+        raw.found.push(Rows {
             id,
+            row,
+            record,
             effects: v.effects(id).map_err(words)?,
             memos: v.memos(id).map_err(words)?,
             journal: v.journal(id).map_err(words)?,
             letter: v.letter(id).map_err(words)?,
             output: v.output(id).map_err(words)?,
-            row,
-            record,
+            intent,
+        });
+    }
+    Ok(raw)
+}
+
+/// The jobs of a file whose rows, indexes, counts and memories fit together.
+fn jobs(raw: Raw) -> Result<Whole, String> {
+    let Raw { kinds, found, mut index, acts, tombs, pauses, counted } = raw;
+    let mut whole = Whole { pauses, ..Whole::default() };
+    let mut identities = 0;
+    for Rows { id, row, record, effects, memos, journal, letter, output, intent } in found {
+        let (row, record) = match (row, record) {
+            (Some(row), Some(record)) => (row, record),
+            (row, record) => return Err(format!("half of job {id}: {row:?} {record:?}")),
         };
+        let kind = kinds.get(&row.kind).ok_or_else(|| format!("job {id} is of no kind"))?;
+        let name: Name = (known(kind)?, row.key.as_str().to_owned());
+        let found = Found { id, effects, memos, journal, letter, output, row, record };
         let expected = index_of(&found);
-        if !index.remove(&(n, expected.clone())) {
+        if !index.remove(&(id.number(), expected.clone())) {
             return Err(format!("{name:?} has no index row {expected:?}"));
+        }
+        if found.effects.len() != found.record.effects as usize {
+            return Err(format!("{name:?} does not count its effects right"));
         }
         if found.memos.len() != found.record.memos as usize || found.journal.len() != found.record.journal as usize {
             return Err(format!("{name:?} does not count its memory right"));
         }
-        let intent = v.intent(found.row.kind, &name.1).map_err(words)?;
-        if intent.as_ref().map(|i| i.id()) != Some(id) {
+        if intent != Some(id) {
             return Err(format!("what is known of {name:?} is {intent:?}"));
         }
         identities += 1;
@@ -134,15 +195,13 @@ fn jobs(v: &View<'_>, most: u64) -> Result<Whole, String> {
     if let Some(left) = index.first() {
         return Err(format!("an index row of no job: {left:?}"));
     }
-    if depth.jobs != whole.jobs.len() as u64 {
-        return Err(format!("{} jobs are stored, {} were found below {most}", depth.jobs, whole.jobs.len()));
+    if counted.0 != whole.jobs.len() as u64 {
+        return Err(format!("{} jobs are stored, {} were found", counted.0, whole.jobs.len()));
     }
     // What people did stands in the job's own history and in the list of all, or in neither.
-    let acts: Result<Vec<_>, _> = v.acts(None, 10_000).map_err(words)?.into_iter().map(|(_, act)| act).collect();
-    let acts = acts.map_err(words)?;
     for found in whole.jobs.values() {
         let own: Vec<&Entry> = found.journal.iter().filter(|e| e.is_of_a_person()).collect();
-        let listed: Vec<&Entry> = acts.iter().filter(|a| a.job == Some(found.id)).map(|a| &a.entry).collect();
+        let listed: Vec<&Entry> = acts.iter().filter(|(job, _)| *job == Some(found.id)).map(|(_, e)| e).collect();
         if own != listed {
             return Err(format!(
                 "{} has these acts in its history: {own:?}, and these in the list: {listed:?}",
@@ -151,14 +210,14 @@ fn jobs(v: &View<'_>, most: u64) -> Result<Whole, String> {
         }
     }
     // What is left of pruned jobs.
-    for (_, kind, key) in v.tombs(Wall(u64::MAX), 1_000).map_err(words)? {
+    for (kind, key) in tombs {
         let name = (known(&kinds[&kind])?, key);
         if !whole.jobs.contains_key(&name) && whole.remembered.insert(name) {
             identities += 1;
         }
     }
-    if depth.identities != identities {
-        return Err(format!("{} memories are stored, {identities} belong to a job or a tomb", depth.identities));
+    if counted.1 != identities {
+        return Err(format!("{} memories are stored, {identities} belong to a job or a tomb", counted.1));
     }
     Ok(whole)
 }
@@ -209,26 +268,38 @@ fn program(found: &Found) -> Vec<Do> {
 
 /// Compares a file with a history. `opened` is what was found when it was opened.
 pub(crate) fn check(store: &Store, opened: &Opened, facts: &Facts) -> Result<Whole, String> {
-    let most = facts.stored.values().map(|id| id.number()).max().unwrap_or(0) + MORE_IDS;
-    let whole = read(store, most)?;
-    present(&whole, facts)?;
-    no_phantoms(&whole, facts)?;
-    together(&whole, facts)?;
+    let whole = read(store, most(facts))?;
+    judge(&whole, opened.epoch, facts)?;
+    Ok(whole)
+}
+
+fn most(facts: &Facts) -> u64 {
+    facts.stored.values().map(|id| id.number()).max().unwrap_or(0) + MORE_IDS
+}
+
+/// What was read, against a history; `epoch` is that of the process which opened it.
+fn judge(whole: &Whole, epoch: u32, facts: &Facts) -> Result<(), String> {
+    present(whole, facts)?;
+    no_phantoms(whole, facts)?;
+    together(whole, facts)?;
     for (name, found) in &whole.jobs {
         counts(name, found, facts).map_err(|e| format!("{name:?}: {e}"))?;
         effects(name, found, facts).map_err(|e| format!("{name:?}: {e}"))?;
         replayed(name, found, facts).map_err(|e| format!("{name:?}: {e}"))?;
     }
-    let newest = facts.began.values().flatten().max().copied().unwrap_or(0);
-    if newest >> 40 >= u64::from(opened.epoch) {
-        return Err(format!("epoch {} would hand out the token {newest} again", opened.epoch));
+    let mut tokens = BTreeSet::new();
+    if let Some(twice) = facts.began.values().flatten().find(|token| !tokens.insert(**token)) {
+        return Err(format!("the token {twice} was handed out twice: {:?}", facts.began));
+    }
+    let newest = tokens.last().copied().unwrap_or(0);
+    if newest >> 40 >= u64::from(epoch) {
+        return Err(format!("epoch {epoch} would hand out the token {newest} again"));
     }
     match (facts.paused, whole.pauses) {
         (Some(false), 0) | (Some(true), 1) | (None, _) => {}
         (Some(asked), n) => return Err(format!("pause was acknowledged as {asked}, and {n} pauses are stored")),
     }
-    once(facts)?;
-    Ok(whole)
+    once(facts)
 }
 
 /// What was acknowledged is there, and nothing behind it.
@@ -413,6 +484,10 @@ fn effects(name: &Name, found: &Found, facts: &Facts) -> Result<(), String> {
             return Err(format!("{} was called with another key than its record's", record.id));
         }
     }
+    let done = matches!(found.record.state, JobState::Ended { how: End::Done, .. });
+    if let Some(doubt) = found.effects.iter().find(|e| done && e.state.is_unresolved()) {
+        return Err(format!("done, and {} is an effect that nobody is sure of", doubt.id));
+    }
     for call in facts.calls.iter().filter(|c| c.order == name.1 && name.0 == Work::KIND) {
         if !found.effects.iter().any(|e| e.id.name == call.effect) {
             return Err(format!("the call {call:?} has no intent"));
@@ -421,8 +496,11 @@ fn effects(name: &Name, found: &Found, facts: &Facts) -> Result<(), String> {
     Ok(())
 }
 
-/// With an honest provider an effect happens at most once.
+/// With an honest provider an effect happens at most once, and it has one result.
 pub(crate) fn once(facts: &Facts) -> Result<(), String> {
+    if let Some((job, effect)) = facts.contradicted.first() {
+        return Err(format!("{effect} of {job:?} was confirmed with two results"));
+    }
     let mut real: BTreeMap<(&str, &str), u32> = BTreeMap::new();
     for call in facts.calls.iter().filter(|c| c.real) {
         *real.entry((call.effect, &call.order)).or_default() += 1;
@@ -431,6 +509,26 @@ pub(crate) fn once(facts: &Facts) -> Result<(), String> {
         None => Ok(()),
         Some(((effect, order), n)) => Err(format!("{effect} happened {n} times for {order}: {:?}", facts.calls)),
     }
+}
+
+/// A confirmed effect is never asked for again; `past` is the history before this life.
+pub(crate) fn never_again(past: &Facts, facts: &Facts) -> Result<(), String> {
+    for (job, effect) in past.confirmed.keys() {
+        let calls = |f: &Facts| f.calls.iter().filter(|c| c.effect == *effect && c.order == job.1).count();
+        if calls(facts) != calls(past) {
+            return Err(format!("{effect} of {job:?} was confirmed and was called again"));
+        }
+    }
+    Ok(())
+}
+
+/// Nothing of a paused kind has begun since.
+pub(crate) fn rested(past: &Facts, facts: &Facts) -> Result<(), String> {
+    let before = &past.began;
+    if facts.began.iter().any(|(n, t)| n.0 == Note::KIND && before.get(n).map_or(0, Vec::len) < t.len()) {
+        return Err("a paused kind was run".to_owned());
+    }
+    Ok(())
 }
 
 /// At the end of everything that happens by itself: done, or waiting with a question; and what is done was done.

@@ -607,6 +607,8 @@ pub(crate) struct Facts {
     pub(crate) began: BTreeMap<Name, Vec<u64>>,
     pub(crate) calls: Vec<Call>,
     pub(crate) confirmed: BTreeMap<(Name, &'static str), String>,
+    /// Effects that were confirmed again with another result.
+    pub(crate) contradicted: Vec<(Name, &'static str)>,
     pub(crate) stepped: BTreeSet<Name>,
     pub(crate) committed: BTreeSet<Name>,
     pub(crate) finished: BTreeSet<Name>,
@@ -643,7 +645,10 @@ impl Facts {
             Told::Began { job, token } => self.began.entry(job).or_default().push(token),
             Told::Called(call) => self.calls.push(call),
             Told::Confirmed { job, effect, result } => {
-                self.confirmed.insert((job, effect), result);
+                let first = self.confirmed.entry((job.clone(), effect)).or_insert_with(|| result.clone());
+                if *first != result {
+                    self.contradicted.push((job, effect));
+                }
             }
             Told::Stepped(name) => {
                 self.stepped.insert(name);

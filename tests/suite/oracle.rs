@@ -241,12 +241,12 @@ pub(crate) fn i20(way: &Way) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// The bad history is rejected with these words; without its change it is accepted.
     #[track_caller]
-    fn rejected<T: Clone>(good: &T, check: fn(&T) -> Result<(), String>, bad: &[(&str, fn(&mut T))]) {
+    pub(crate) fn rejected<T: Clone>(good: &T, check: fn(&T) -> Result<(), String>, bad: &[(&str, fn(&mut T))]) {
         check(good).unwrap();
         for (words, spoil) in bad {
             let mut history = good.clone();

@@ -7,10 +7,13 @@ use super::parent::Life;
 use onceward::{Backoff, Cx, Effect, EffectCard, Job, JobKey, Jobs, Outcome, Policy, State};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-const JOBS: u64 = 200;
+/// Parcels for each stop: it has more to say than is heard until the last of them.
+const JOBS_PER_STOP: u64 = 10;
+/// Stops of every run; `ONCEWARD_STOPS` asks for more.
 const STOPS: usize = 20;
 const THREADS: usize = 8;
 /// What the work and the provider take: time in which nothing is asked of the store, so that a lease can run out.
@@ -86,12 +89,14 @@ pub(super) fn child(dir: &Path, count: u64) {
 /// goes on: the fenced attempt and its replacement never both call.
 #[test]
 fn a_stopped_process_that_goes_on_after_its_leases_does_not_call_twice() {
+    let wanted = std::env::var("ONCEWARD_STOPS").map_or(STOPS, |n| n.parse().expect("ONCEWARD_STOPS is a number"));
+    let parcels = wanted as u64 * JOBS_PER_STOP;
     let dir = tempfile::tempdir().expect("a directory");
     let mut rng = fastrand::Rng::with_seed(19);
-    let mut life = Life::start(&format!("stopped|{}|{JOBS}", dir.path().display()));
+    let mut life = Life::start(&format!("stopped|{}|{parcels}", dir.path().display()));
     let pid = Pid::from_child(&life.child);
     let mut stops = 0;
-    while stops < STOPS {
+    while stops < wanted {
         // Somewhere between two things it says.
         for _ in 0..rng.usize(1..=6) {
             assert!(life.hear().is_some(), "the child ended early: {:#?}", life.last());
@@ -107,14 +112,20 @@ fn a_stopped_process_that_goes_on_after_its_leases_does_not_call_twice() {
     assert!(status.success(), "{status}: {said:#?}");
     let counted = said.iter().find_map(|l| l.strip_prefix("counted ")).expect("it counted");
     let expired: u64 = counted.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
-    let ledger = Ledger::open(dir.path());
-    for order in 0..JOBS {
-        let entered = said.iter().filter(|l| **l == format!("entered {order}")).count();
-        let shipped = ledger.all().iter().filter(|h| h.order == order).count();
+    let (mut entered, mut shipped): (BTreeMap<&str, u32>, BTreeMap<u64, u32>) = Default::default();
+    for order in said.iter().filter_map(|line| line.strip_prefix("entered ")) {
+        *entered.entry(order).or_default() += 1;
+    }
+    for parcel in Ledger::open(dir.path()).all() {
+        *shipped.entry(parcel.order).or_default() += 1;
+    }
+    for order in 0..parcels {
+        let entered = entered.get(&order.to_string()[..]).copied().unwrap_or(0);
+        let shipped = shipped.get(&order).copied().unwrap_or(0);
         assert_eq!((entered, shipped), (1, 1), "parcel {order}: calls, parcels");
     }
     println!(
-        "stopped: {stops} stops, {expired} leases ran out (expired, late proofs: {counted}), {JOBS} parcels once each"
+        "stopped: {stops} stops, {expired} leases ran out (expired, late proofs: {counted}), {parcels} parcels once each"
     );
     assert!(expired > 0, "no lease ran out: the stops were too short to show anything");
 }

@@ -4,7 +4,7 @@ use super::super::oracle::{Undone, Way, i18_of, i20};
 use super::effects::{Happened, Ledger};
 use super::parent::{Aim, Life};
 use super::shop::{AWAY, POINTS, follow, place, queue};
-use super::{PATIENCE, side_by_side, wanted};
+use super::{PATIENCE, killed_at_each, side_by_side, wanted};
 use onceward::{Entry, JobId, Jobs, LedgerLine, State};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -252,8 +252,6 @@ fn kill_9_while_undoing_loses_nothing_and_repeats_nothing() {
     let happened = |effect: &str| all.deeds.get(effect).copied().unwrap_or(0);
     assert!(happened("give") > files * 20 && happened("fetch") > files * 20, "hardly anything was at stake");
     assert!(all.decided > files, "a person hardly decided anything");
-    for point in POINTS {
-        assert!(wanted < KILLS || all.at.contains_key(*point), "never killed at {point:?}");
-    }
+    killed_at_each(POINTS, &all.at, wanted, KILLS);
     assert_eq!((all.lost, all.repeated), (0, 0));
 }

@@ -24,13 +24,13 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// Tell a customer that the money came. The payload is the intent: one payment, one message.
 #[derive(Serialize, Deserialize)]
-struct Notify {
-    payment: u64,
-    by: By,
+pub(crate) struct Notify {
+    pub(crate) payment: u64,
+    pub(crate) by: By,
 }
 
 #[derive(Clone, Copy, Serialize, Deserialize)]
-enum By {
+pub(crate) enum By {
     /// A push company that can be asked what it has sent.
     Push,
     /// A telephone company that cannot.
@@ -114,6 +114,12 @@ fn notify(cx: &Cx, job: Notify) -> Outcome {
 
 // ---- the outside world -----------------------------------------------------------------------------------------------------
 
+/// Somebody who sends messages, and may know what was sent.
+pub(crate) trait Sends: Clone + Send + Sync + 'static {
+    fn send(&self, payment: u64) -> Outcome<String>;
+    fn find(&self, payment: u64) -> Outcome<Option<String>>;
+}
+
 /// A company that sends messages; it has no idempotency keys, so a second call is a second message.
 #[derive(Clone, Default)]
 struct Company(Arc<Mutex<Book>>);
@@ -133,6 +139,12 @@ impl Company {
     fn book<T>(&self, f: impl FnOnce(&mut Book) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+    fn sent(&self, payment: u64) -> usize {
+        self.book(|b| b.sent.iter().filter(|p| **p == payment).count())
+    }
+}
+
+impl Sends for Company {
     fn send(&self, payment: u64) -> Outcome<String> {
         self.book(|b| {
             b.calls += 1;
@@ -152,13 +164,10 @@ impl Company {
             Ok(b.sent.iter().position(|p| *p == payment).map(|n| format!("msg_{}", n + 1)))
         })
     }
-    fn sent(&self, payment: u64) -> usize {
-        self.book(|b| b.sent.iter().filter(|p| **p == payment).count())
-    }
 }
 
 /// What is registered: also what the safety card in JOB-SAFETY.md is rendered from.
-fn with(builder: Builder, push: &Company, sms: &Company) -> Builder {
+pub(crate) fn with(builder: Builder, push: &impl Sends, sms: &impl Sends) -> Builder {
     let (pushes, asks, texts) = (push.clone(), push.clone(), sms.clone());
     builder
         .key_scope("notify-demo")

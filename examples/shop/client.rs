@@ -2,6 +2,7 @@
 
 use super::http::{self, NoAnswer};
 use super::plan::PATIENCE;
+use onceward::{Fail, Outcome};
 use serde_json::{Value, json};
 use std::error::Error;
 use std::fmt;
@@ -39,6 +40,49 @@ impl Error for CallError {}
 pub(crate) struct Outside {
     pub(crate) payments: u16,
     pub(crate) warehouse: u16,
+}
+
+/// What the shop asks of others; somebody else may stand in for them.
+pub(crate) trait World: Clone + Send + Sync + 'static {
+    /// Moves money; the same key moves it once.
+    fn charge(&self, order: u64, cents: u64, key: &str) -> Outcome<String>;
+    fn find_charge(&self, key: &str) -> Outcome<Option<String>>;
+    fn reserve(&self, order: u64) -> Outcome<String>;
+    fn find_reservation(&self, order: u64) -> Outcome<Option<String>>;
+    fn book_courier(&self, order: u64) -> Outcome<String>;
+    fn send_receipt(&self, order: u64, mail: &str) -> Outcome<String>;
+}
+
+impl World for Outside {
+    fn charge(&self, order: u64, cents: u64, key: &str) -> Outcome<String> {
+        happened(Outside::charge(self, order, cents, Some(key)))
+    }
+    fn find_charge(&self, key: &str) -> Outcome<Option<String>> {
+        Ok(Outside::find_charge(self, key)?)
+    }
+    fn reserve(&self, order: u64) -> Outcome<String> {
+        happened(Outside::reserve(self, order))
+    }
+    fn find_reservation(&self, order: u64) -> Outcome<Option<String>> {
+        Ok(Outside::find_reservation(self, order)?)
+    }
+    fn book_courier(&self, order: u64) -> Outcome<String> {
+        happened(Outside::book_courier(self, order))
+    }
+    fn send_receipt(&self, order: u64, mail: &str) -> Outcome<String> {
+        happened(Outside::send_receipt(self, order, mail))
+    }
+}
+
+/// Did it happen? Only a provider's "no" and a request that never left say that it did not.
+fn happened(called: Result<String, CallError>) -> Outcome<String> {
+    called.map_err(|e| match e {
+        CallError::NotSent(_) => Fail::not_sent(e),
+        CallError::Refused { retry_after, .. } => {
+            Fail::refused(e).retry_after(retry_after.unwrap_or(Duration::from_millis(100)))
+        }
+        CallError::NoAnswer(_) => Fail::new(e),
+    })
 }
 
 impl Outside {

@@ -10,16 +10,16 @@
 //! question, or if the naive shop charged nobody twice (then it would have shown nothing).
 #![expect(clippy::disallowed_methods, reason = "a program of its own: it has clocks, threads and a process to kill")]
 
-mod client;
-mod crash;
+pub(crate) mod client;
+pub(crate) mod crash;
 mod desk;
 mod http;
 mod naive;
-mod plan;
+pub(crate) mod plan;
 mod provider;
 mod run;
 mod screen;
-mod shop;
+pub(crate) mod shop;
 mod warehouse;
 
 use client::Outside;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a shop's own process is told.
-struct Child {
+pub(crate) struct Child {
     plan: Plan,
     outside: Outside,
     dir: PathBuf,

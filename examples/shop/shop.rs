@@ -1,7 +1,7 @@
 //! The shop with onceward: what it asks of the outside world as declared effects, and a handler that only orchestrates.
 
 use super::Child;
-use super::client::{CallError, Outside};
+use super::client::World;
 use super::crash::Crash;
 use super::plan::{Order, Point};
 use onceward::observe::AttemptLine;
@@ -55,9 +55,9 @@ impl Job for CompleteOrder {
 }
 
 #[derive(Serialize, Deserialize)]
-struct SendReceipt {
-    order: u64,
-    mail: String,
+pub(crate) struct SendReceipt {
+    pub(crate) order: u64,
+    pub(crate) mail: String,
 }
 
 impl Job for SendReceipt {
@@ -195,17 +195,6 @@ fn complete(cx: &Cx, order: Order, crash: &Arc<Crash>) -> Outcome {
     })
 }
 
-/// Did it happen? Only a provider's "no" and a request that never left say that it did not.
-fn happened(called: Result<String, CallError>) -> Outcome<String> {
-    called.map_err(|e| match e {
-        CallError::NotSent(_) => Fail::not_sent(e),
-        CallError::Refused { retry_after, .. } => {
-            Fail::refused(e).retry_after(retry_after.unwrap_or(Duration::from_millis(100)))
-        }
-        CallError::NoAnswer(_) => Fail::new(e),
-    })
-}
-
 fn open(child: &Child) -> Result<Jobs, Box<dyn Error>> {
     let crash = Arc::new(Crash::new(&child.plan, &child.dir));
     let builder = Jobs::open(file(&child.dir)).workers(4).sink(ProofLog::open(proof_log(&child.dir))?).sink(ToParent);
@@ -213,25 +202,26 @@ fn open(child: &Child) -> Result<Jobs, Box<dyn Error>> {
 }
 
 /// What is registered: also what the safety cards in JOB-SAFETY.md are rendered from.
-pub(crate) fn registered(builder: Builder, outside: Outside, crash: &Arc<Crash>) -> Builder {
+pub(crate) fn registered(builder: Builder, outside: impl World, crash: &Arc<Crash>) -> Builder {
+    let [pays, paid, reserves, stock, courier, mails] = std::array::from_fn(|_| outside.clone());
     let (charged, reserved, mailed, completed) = (crash.clone(), crash.clone(), crash.clone(), crash.clone());
     builder
         .key_scope("shop-demo")
         .effect(move |c: &Charge, key| {
-            let id = happened(outside.charge(c.order, c.cents, Some(key.as_str())))?;
+            let id = pays.charge(c.order, c.cents, key.as_str())?;
             charged.at(Point::Charged, c.order);
             Ok(id)
         })
-        .probe(move |_: &Charge, key| Ok(outside.find_charge(key.as_str())?))
+        .probe(move |_: &Charge, key| paid.find_charge(key.as_str()))
         .effect(move |r: &Reserve, _| {
-            let id = happened(outside.reserve(r.order))?;
+            let id = reserves.reserve(r.order)?;
             reserved.at(Point::Reserved, r.order);
             Ok(id)
         })
-        .probe(move |r: &Reserve, _| Ok(outside.find_reservation(r.order)?))
-        .effect(move |c: &BookCourier, _| happened(outside.book_courier(c.order)))
+        .probe(move |r: &Reserve, _| stock.find_reservation(r.order))
+        .effect(move |c: &BookCourier, _| courier.book_courier(c.order))
         .effect(move |r: &Receipt, _| {
-            let id = happened(outside.send_receipt(r.order, &r.mail))?;
+            let id = mails.send_receipt(r.order, &r.mail)?;
             mailed.at(Point::Mailed, r.order);
             Ok(id)
         })

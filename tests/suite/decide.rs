@@ -1,7 +1,7 @@
 //! What is said about a job before it runs (safety cards), while it waits for people (alerts) and when they decide.
 
 mod alerts;
-mod cards;
+pub(crate) mod cards;
 mod pairs;
 mod people;
 mod told;

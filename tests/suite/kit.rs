@@ -1,6 +1,8 @@
 //! The kit that apps test themselves with: their own handlers, once for every place where the process can die and for everything that
 //! can go wrong with time inside a call. It has to find what is wrong with an app, and nothing wrong with a careful one.
 
+mod examples;
+
 use onceward::prelude::*;
 use onceward::testkit::{self, Broken, Does, Scene, Tried};
 use onceward::{AlertEvent, AlertRules, Backoff, Builder, Error, OnDead, Outboxed, State, Why};

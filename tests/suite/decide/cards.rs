@@ -11,14 +11,14 @@ use std::sync::Arc;
 mod hello;
 #[allow(dead_code, unfulfilled_lint_expectations, reason = "only what is registered is looked at")]
 #[path = "../../../examples/notify.rs"]
-mod notify;
+pub(crate) mod notify;
 // The demo itself needs a broker's client; its kinds do not.
 #[allow(dead_code, reason = "only what is registered is looked at")]
 #[path = "../../../examples/outgrow/kinds.rs"]
 mod outgrow;
 #[allow(dead_code, unfulfilled_lint_expectations, reason = "only what is registered is looked at")]
 #[path = "../../../examples/shop/main.rs"]
-mod the_shop;
+pub(crate) mod the_shop;
 #[allow(dead_code, unfulfilled_lint_expectations, reason = "only what is registered is looked at")]
 #[path = "../../../examples/unemployment.rs"]
 mod unemployment;

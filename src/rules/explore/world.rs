@@ -239,7 +239,20 @@ impl World {
                 check_effect(old, new);
             }
         }
+        let done = |job: &JobRecord| matches!(job.state, JobState::Ended { how: End::Done, .. });
+        let was = done(&self.job).then(|| self.effects.clone());
         put(&mut self.job, &mut self.effects, &mut self.letter, change);
+        if done(&self.job) {
+            for e in self.effects.iter().filter(|e| e.conflict) {
+                // Nobody can stop a provider from contradicting a person later, when all is over; that is said loudly, once.
+                let before = was.as_ref().expect("success beside an effect of which two accounts differ");
+                let said = change.facts().iter().any(|f| matches!(f, Fact::Conflict { effect, .. } if *effect == e.id));
+                assert!(
+                    said || before.iter().any(|b| b.id == e.id && b.conflict),
+                    "a late contradiction nobody hears of"
+                );
+            }
+        }
         if let Some(order) = change.undo() {
             self.check_undo(&order.effect);
         }
@@ -791,7 +804,7 @@ impl World {
         let told = self.counted + u32::from(running && !continuing);
         assert_eq!(told, self.job.attempts, "attempts are the lines that were not given back");
         if let JobState::Ended { how: End::Done, .. } = self.job.state {
-            let settled = |e: &EffectRecord| !e.state.is_unresolved() && !e.conflict;
+            let settled = |e: &EffectRecord| !e.state.is_unresolved();
             assert!(self.effects.iter().all(settled), "success beside an effect that is not accounted for");
             assert!(self.undone.is_empty(), "a job of which something was undone succeeded");
         }

@@ -88,6 +88,7 @@ mod jobs;
 pub mod model;
 pub mod observe;
 mod outbox;
+mod planted;
 #[cfg(any(feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
 pub mod publishers;
 #[doc(hidden)]

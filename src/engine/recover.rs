@@ -9,6 +9,7 @@ use crate::model::attempt::Evidence;
 use crate::model::effect::EffectRecord;
 use crate::model::id::{JobId, Token};
 use crate::model::job::JobState;
+use crate::planted::on;
 use crate::rules::{Env, lifecycle};
 use crate::store::{Op, Slot, StoreError, Write};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(crate) fn evidence(
         .map(|&(job, token)| {
             let what = match slot_of(job, token) {
                 None => Evidence::NeverStarted,
-                Some(s) if s.boot != boot || s.nonce == nonce => Evidence::Interrupted,
+                Some(s) if (s.boot != boot || s.nonce == nonce) && !on("reboot-blamed") => Evidence::Interrupted,
                 // A boot that cannot be named may have been another one: nobody gets a strike, but deaths stay bounded.
                 Some(s) if s.boot == [0; 16] => Evidence::Suspect { alone: false },
                 Some(s) => Evidence::Suspect { alone: alone(s) },

@@ -14,6 +14,7 @@ use crate::model::attempt::{Class, Failure};
 use crate::model::id::Token;
 use crate::model::outbox::{Delivery, Message, Standing};
 use crate::model::time::{Mono, Now, Wall};
+use crate::planted::on;
 use crate::rules::outbox::{self, Given, Look, Suspects};
 use crate::store::{Lane, StoreError, View};
 use std::collections::{HashMap, HashSet};
@@ -249,6 +250,10 @@ impl Run<'_> {
         let slots = places.iter().map(|p| run_file.fill(tag, Token(p.number), core.boot, core.nonce)).collect();
         let until = now.after(relay.policy.attempt_timeout);
         let id = self.caller.next_id();
+        if on("marked-first") {
+            let taken = |p: &Place| Tried { key: p.key.clone(), number: p.number, given: Given::Taken };
+            let _ = self.mark(places.iter().map(taken).collect());
+        }
         let numbers = places.iter().map(|p| p.number).collect();
         relay.state.lock().calls.push(InCall { id, numbers, since: now, hung: false, dropped: false });
         let first = messages.first().map(|m| m.id.clone()).unwrap_or_default();

@@ -9,6 +9,7 @@ use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, JobId, Lease};
 use crate::model::job::{JobRow, Memo};
 use crate::model::time::{Mono, Wall};
+use crate::planted::on;
 use crate::rules::look::{Look, look};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -182,7 +183,7 @@ impl Attempt {
             return Err("the key had come of age before the call was made");
         }
         let gate = self.gate.lock();
-        if *gate {
+        if *gate && !on("fenced-call-made") {
             return Err("the attempt was fenced before the call was made");
         }
         Ok(self.shared.calls.enter(self.lease.job, &record.id, record.calls, &self.shared.clock))

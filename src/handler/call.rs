@@ -9,8 +9,9 @@ use super::learn::{News, Told, learn};
 use super::reply::Reply;
 use crate::error::Error;
 use crate::model::attempt::Stop;
-use crate::model::effect::{CallEnd, EffectRecord, Probed};
+use crate::model::effect::{CallEnd, EffectRecord, Probed, Stored};
 use crate::model::id::{EffectId, IdempotencyKey};
+use crate::planted::on;
 use crate::rules::effect::Asking;
 use std::sync::Arc;
 
@@ -86,6 +87,9 @@ pub(crate) fn call_blocking(mut call: Call, f: &OnRequest<Called>) -> Performed 
         return not_made(call, why).wait();
     }
     let (request, version, key) = call.request();
+    if on("confirmed-first") {
+        let _ = call.record(CallEnd::Happened { result: Stored::Json(b"null".to_vec()), reference: None, undo: None });
+    }
     let Called { end, fail } = f(request, version, key);
     let told = call.end(end).and_then(|reply| reply.wait().unwrap_or(Err(Error::ShutDown)));
     Performed { told, fail }

@@ -12,6 +12,7 @@ use crate::model::id::{CallNo, EffectId, IdempotencyKey, JobKey, Lease, Token};
 use crate::model::job::{JobRecord, JobState};
 use crate::model::letter::{Entry, Question};
 use crate::model::policy::KindRules;
+use crate::planted::on;
 use sha2::{Digest, Sha256};
 
 pub use super::proof::{AfterProbe, called, probed};
@@ -124,6 +125,7 @@ pub fn begin(
         return Ok(Begin::Stop(Stop::Ask(question)));
     }
     match old.state {
+        EffectState::Confirmed if on("confirmed-called-again") => Ok(call_stored(job, old, continuing, lease, env)),
         EffectState::Confirmed | EffectState::Undone => Ok(recorded(old, same)),
         EffectState::Refused(how) => {
             if let Some(stop) = earlier(id) {
@@ -195,7 +197,11 @@ pub fn undeclared(effects: &[EffectRecord], rules: &KindRules) -> Vec<Question> 
 /// Whether this lease runs the job, and whether its claim continues an attempt.
 pub fn running(job: &JobRecord, lease: &Lease) -> Result<bool, Refusal> {
     match job.state {
-        JobState::Running { token, continuing } if token == lease.token && job.id == lease.job => Ok(continuing),
+        JobState::Running { token, continuing }
+            if (token == lease.token || on("old-token-accepted")) && job.id == lease.job =>
+        {
+            Ok(continuing)
+        }
         JobState::Running { .. }
         | JobState::Ready { .. }
         | JobState::Delayed { .. }

@@ -11,6 +11,7 @@ use crate::model::job::{End, JobRecord, JobState, NEXT_TICKET, State};
 use crate::model::letter::{Entry, LetterRecord, Question, Signed, Verdict, Why};
 use crate::model::policy::KindRules;
 use crate::model::time::Wall;
+use crate::planted::on;
 
 /// Verdicts that are valid for a letter as it stands, in the order in which a person should see them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +137,7 @@ pub fn decide(case: &Case<'_>, verdict: &Verdict, signed: &Signed) -> Result<Cha
                 return Err(Refusal::NotAChoice(text));
             }
             let changed = asks(letter, effect, |q| matches!(q, Question::RequestChanged { .. }));
-            let record = it_did_not(record, *new_key, changed);
+            let record = it_did_not(record, *new_key || on("new-key-unasked"), changed);
             let effects = with(effects, &record);
             put_effect(&mut change, record);
             // Calling again is a new attempt; the person's answer grants it, so that it does not spend the automatic budget.

@@ -14,6 +14,7 @@ use crate::model::job::{End, JobRecord, JobState, Memo, NEXT_TICKET, State};
 use crate::model::letter::{Question, Why};
 use crate::model::policy::KindRules;
 use crate::model::time::Now;
+use crate::planted::on;
 
 pub use super::ending::end;
 pub use super::learn::learned;
@@ -76,7 +77,7 @@ pub fn claim(
     if job.continues {
         r.given_back.settled = r.given_back.settled.saturating_add(1);
     } else {
-        r.attempts = r.attempts.saturating_add(1);
+        r.attempts = r.attempts.saturating_add(u32::from(!on("attempt-uncounted")));
     }
     r.continues = false;
     r.last_token = token;
@@ -105,7 +106,7 @@ pub fn remember(job: &JobRecord, lease: &Lease, mut memo: Memo) -> Result<Change
 pub fn may_finish(job: &JobRecord, lease: &Lease, effects: &[EffectRecord], rules: &KindRules) -> Result<(), Refusal> {
     running(job, lease)?;
     let questions = gate(effects, rules);
-    if questions.is_empty() {
+    if questions.is_empty() || on("finish-ungated") {
         return Ok(());
     }
     Err(Refusal::Gate(questions.iter().filter_map(|q| q.effect().cloned()).collect()))

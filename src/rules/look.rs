@@ -9,6 +9,7 @@ use crate::model::effect::{EffectRecord, Recovery};
 use crate::model::letter::Question;
 use crate::model::policy::KindRules;
 use crate::model::time::{Wall, millis};
+use crate::planted::on;
 use std::time::Duration;
 
 /// What to do about an unresolved effect.
@@ -83,12 +84,12 @@ fn asked_too_long(record: &EffectRecord, rules: &KindRules, now: Wall) -> bool {
 /// A tenth is kept as margin; an age that cannot be trusted counts as over.
 fn key_lives(ttl: Duration, facts: CallFacts) -> bool {
     let ttl = millis(ttl);
-    facts.key_age_ms.is_some_and(|age| age < ttl - ttl / 10)
+    facts.key_age_ms.is_some_and(|age| age < ttl - ttl / 10 || on("key-never-old"))
 }
 
 /// Every call surely ended, and long enough ago: what was sent has landed by now, or never will.
 fn settled(settle: Duration, facts: CallFacts) -> bool {
-    facts.running_ms.is_none() && facts.quiet_ms >= millis(settle)
+    facts.running_ms.is_none() && (facts.quiet_ms >= millis(settle) || on("settle-time-ignored"))
 }
 
 /// The old call may still answer by itself; only when it is overdue is a person troubled.

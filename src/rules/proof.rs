@@ -15,6 +15,7 @@ use crate::model::id::{CallNo, Lease};
 use crate::model::job::JobRecord;
 use crate::model::letter::Entry;
 use crate::model::policy::KindRules;
+use crate::planted::on;
 
 /// What follows from the provider's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,10 @@ pub fn called(
             "refused"
         }
         CallEnd::NotSent(text) => {
+            did_not_happen(&mut next, call, generation, NotHappened::NotSent, text);
+            "not sent"
+        }
+        CallEnd::Unknown(text) if on("unknown-as-unsent") => {
             did_not_happen(&mut next, call, generation, NotHappened::NotSent, text);
             "not sent"
         }

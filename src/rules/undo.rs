@@ -11,6 +11,7 @@ use crate::model::job::JobState;
 use crate::model::letter::{Entry, Question, Why};
 use crate::model::policy::{KindRules, OnDead};
 use crate::model::time::Wall;
+use crate::planted::on;
 use std::cmp::Reverse;
 
 /// What a compensation would undo, in its order, and what it would leave as it is.
@@ -27,6 +28,9 @@ pub fn extent(effects: &[EffectRecord]) -> Extent<'_> {
     let done = effects.iter().filter(|e| e.state == EffectState::Confirmed && e.undoing != Undoing::UnderWay);
     let (mut undo, left): (Vec<_>, Vec<_>) = done.partition(|e| e.undo.is_some() && e.undoing == Undoing::No);
     undo.sort_by_key(|e| Reverse(e.confirmed));
+    if on("undone-forwards") {
+        undo.reverse();
+    }
     Extent { undo, left }
 }
 

@@ -20,6 +20,7 @@ use super::schema::{FORMAT, META_EPOCH, META_FORMAT, META_HASH, META_INSTANCE, M
 use super::write::{Kept, Live, Write};
 use crate::model::Limits;
 use crate::model::id::{Token, random_bytes, random_hex};
+use crate::planted::on;
 use redb::backends::FileBackend;
 use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend, StorageError, TableHandle,
@@ -172,9 +173,9 @@ pub(super) fn begin(db: &Database, commits: Commits) -> Result<WriteTransaction,
 /// The epoch and the numbers of a new process. If the sidecar knows of rounds that the file does not have, or is missing, an
 /// older copy may have been put back: then nothing that was handed out since may be handed out again.
 fn next_meta(found: Meta, sidecar: Option<RunHeader>) -> Result<(Meta, bool), StoreError> {
-    let rewound = sidecar.is_none_or(|h| h.round > found.live.round || h.epoch > found.epoch);
+    let rewound = !on("rewound-unseen") && sidecar.is_none_or(|h| h.round > found.live.round || h.epoch > found.epoch);
     let newest = sidecar.map_or(found.epoch, |h| h.epoch.max(found.epoch));
-    let epoch = newest.saturating_add(if rewound { EPOCHS_SKIPPED } else { 1 });
+    let epoch = newest.saturating_add(if rewound { EPOCHS_SKIPPED } else { u32::from(!on("epoch-reused")) });
     if epoch > LAST_EPOCH {
         return Err(StoreError::damaged(format!("epoch {epoch} does not fit a fencing token")));
     }

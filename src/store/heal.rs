@@ -9,6 +9,7 @@ use super::options::Commits;
 use super::shared::Waiting;
 use super::write::{Kept, Live, Write};
 use super::writer::{FIRST_PAUSE, Verdict, Writer};
+use crate::planted::on;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -90,7 +91,7 @@ impl Writer {
         self.file_id = self.options.place.file_id();
         self.shared.set_db(file);
         self.note();
-        Ok(verdict)
+        Ok(if on("heal-verdict-wrong") { Verdict::NotApplied } else { verdict })
     }
 
     /// The storage works again: what was retried is durable.

@@ -15,6 +15,7 @@ use crate::model::id::{JobId, KindId};
 use crate::model::job::{Identity, JobRecord, JobRow, JobState, NEXT_TICKET};
 use crate::model::letter::{Act, Entry};
 use crate::model::time::Wall;
+use crate::planted::on;
 use crate::rules::{Change, LetterMove};
 use redb::{AccessGuard, Key, ReadableTable, ReadableTableMetadata, WriteTransaction};
 use std::borrow::Borrow;
@@ -249,6 +250,9 @@ impl<'t> Write<'t> {
     /// Remembers an intent whose job is about to be pruned, and notes when the memory may go.
     pub fn remember(&mut self, kind: KindId, key: &str, memory: &Identity) -> Result<(), StoreError> {
         let intent = identity_key(kind, key);
+        if on("intent-forgotten") {
+            return Ok(());
+        }
         self.set(|t| &mut t.id, intent.as_slice(), memory)?;
         if let Some(until) = memory.until {
             self.rows.tables.tomb.write(self.rows.tx)?.insert((until.0, intent.as_slice()), ())?;
@@ -468,6 +472,9 @@ impl<'t> Write<'t> {
     }
     /// An index row that should be there and is not means that the index lies about this job.
     fn unindex(&mut self, record: &JobRecord, before: &JobState) -> Result<(), StoreError> {
+        if on("index-row-left") {
+            return Ok(());
+        }
         let Rows { tx, tables, held, .. } = &mut self.rows;
         let id = record.id.0;
         let found = match before {

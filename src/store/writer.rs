@@ -14,6 +14,7 @@ use super::shared::{Shared, Waiting};
 use super::write::{Kept, Write};
 use crate::clock::Stopwatch;
 use crate::model::time::Mono;
+use crate::planted::on;
 use answers::{Answers, Batch, settle};
 use redb::{CommitError, WriteTransaction};
 use std::collections::VecDeque;
@@ -300,7 +301,7 @@ impl Writer {
     }
 
     fn commit(&mut self, tx: WriteTransaction, next: Meta, hook_ran: bool) -> Ended {
-        if self.options.place.file_id() != self.file_id {
+        if self.options.place.file_id() != self.file_id && !on("inode-unwatched") {
             self.undo_hook(hook_ran);
             // What is left of it does not matter any more.
             drop(tx);
@@ -318,6 +319,7 @@ impl Writer {
                 self.undo_hook(hook_ran);
                 Ended::Poisoned
             }
+            Err(_) if on("failed-commit-answered") => Ended::Committed(watch.elapsed()),
             Err(e) => Ended::CommitFailed(e.into(), watch.elapsed()),
         }
     }

@@ -9,7 +9,7 @@ mod names;
 mod reader;
 mod times;
 
-pub use files::open_bytes;
+pub use files::{Fixture, a_day_later, facts_of_file, fixtures, open_bytes};
 pub use log::lines;
 pub use names::ids;
 pub use reader::Reader;

@@ -451,3 +451,24 @@ fn one_phase_commits_stop_the_queue_at_the_first_failed_fsync() {
     println!("one-phase: {stopped} failed fsyncs, each stopped the queue, {unknown} callers heard unknown");
     assert!(stopped > 20 && unknown > 0);
 }
+
+/// The file is removed under the running queue, or a copy is put in its place: what would be written now is gone with it, so nothing is
+/// acknowledged any more.
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_removed_or_replaced_stops_the_queue() {
+    for replaced in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, copy) = (dir.path().join("q.redb"), dir.path().join("copy"));
+        let jobs = Jobs::open(&path).on(|_, _: Note| Ok(())).start().unwrap();
+        let _told = jobs.enqueue(&Note { key: "before".into() }).unwrap();
+        if replaced {
+            std::fs::copy(&path, &copy).unwrap();
+            std::fs::rename(&copy, &path).unwrap();
+        } else {
+            std::fs::remove_file(&path).unwrap();
+        }
+        let told = jobs.enqueue(&Note { key: "after".into() });
+        assert!(matches!(&told, Err(e) if e.to_string().contains("removed or replaced")), "{told:?}");
+    }
+}

@@ -14,6 +14,7 @@ mod decide;
 mod effects;
 mod failures;
 mod faults;
+mod format;
 mod forward;
 mod fuzz_lives;
 mod fuzz_replay;

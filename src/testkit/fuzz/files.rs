@@ -19,6 +19,7 @@ use crate::store::{self, DiskFactory, Place, RunHeader, Store, StoreError, Store
 use crate::testkit::run_until_idle;
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::{Arc, LazyLock, PoisonError};
 use std::time::Duration;
 
@@ -60,6 +61,61 @@ pub fn open_bytes(bytes: &[u8]) -> usize {
             file.map_or(0, |file| open(&USED.closed, file, USED.closed.sidecar.clone(), Touched::Row))
         }
     }
+}
+
+/// A used file with its sidecar, as the fixtures of the format keep it.
+#[derive(Debug)]
+pub struct Fixture {
+    /// How its process ended.
+    pub name: &'static str,
+    /// The bytes of the file.
+    pub file: Vec<u8>,
+    /// The bytes of the sidecar.
+    pub sidecar: Vec<u8>,
+}
+
+/// A file that was closed in order, and one that was left behind by a process that died at work.
+pub fn fixtures() -> [Fixture; 2] {
+    [("closed", &USED.closed), ("killed", &USED.killed)].map(|(name, used)| Fixture {
+        name,
+        file: used.file.clone(),
+        sidecar: used.sidecar.clone(),
+    })
+}
+
+/// What is in such a file, a line for each fact.
+///
+/// # Errors
+/// It cannot be opened or read.
+pub fn facts_of_file(path: &Path) -> Result<Vec<String>, crate::error::Error> {
+    let (store, _) = Store::open(StoreOptions::new(Place::File(path.to_owned()), Arc::new(ManualClock::default())))?;
+    let lines = store.read(|v| facts(v).into_iter().collect::<Result<_, _>>())?;
+    store.close()?;
+    Ok(lines)
+}
+
+/// What becomes of its jobs once it is opened by an app with the same handlers and a day passes: a line for each.
+///
+/// # Errors
+/// It cannot be opened, or something fails on the way.
+pub fn a_day_later(path: &Path) -> Result<Vec<String>, crate::error::Error> {
+    let clock = Arc::new(ManualClock::default());
+    let jobs = handlers(Jobs::open(path).clock(clock.clone()), 2).start()?;
+    run_until_idle(&jobs)?;
+    clock.advance(Duration::from_secs(24 * 3_600));
+    run_until_idle(&jobs)?;
+    let mut lines = Vec::new();
+    for n in 0..JOBS {
+        // Whoever asks again is told which job it is.
+        let told = jobs.enqueue(&order(n))?;
+        let ledger = jobs.ledger(told.id())?;
+        let effects: Vec<String> = ledger.iter().map(|l| format!("{} {:?}", l.id, l.state)).collect();
+        let (id, state, new) = (told.id(), jobs.state(told.id())?, told.is_new());
+        lines.push(format!("order {n}: job {id}, new {new}, {state:?} [{}]", effects.join(", ")));
+    }
+    lines.push(format!("letters: {}", jobs.dead_letters()?.len()));
+    jobs.shutdown(Duration::from_secs(60))?;
+    Ok(lines)
 }
 
 /// Every value of a used file.
@@ -183,7 +239,8 @@ fn facts(v: &View<'_>) -> Vec<Fact> {
         fact("letters", v.letter_ids(None, 1_000)),
         fact(NUMBERS, v.topics()),
     ];
-    for n in 1..=JOBS + 1 {
+    // Other things are numbered by the same counter.
+    for n in 1..=2 * JOBS {
         let id = JobId(n);
         let what = |what: &str| format!("{what} of job {n}");
         all.push(fact(&what("row"), v.job(id)));
@@ -241,6 +298,10 @@ struct Order {
     body: String,
 }
 
+fn order(n: u64) -> Order {
+    Order { n, body: "x".repeat(if n == 8 { 9_000 } else { 10 }) }
+}
+
 impl Job for Order {
     const KIND: &'static str = "order";
     fn key(&self) -> JobKey {
@@ -271,8 +332,11 @@ impl Effect for Pay {
 }
 
 fn builder(disk: &SimDisk, nonce: u64) -> Builder {
-    Jobs::on_disk(Arc::new(disk.clone()))
-        .clock(Arc::new(ManualClock::default()))
+    handlers(Jobs::on_disk(Arc::new(disk.clone())).clock(Arc::new(ManualClock::default())), nonce)
+}
+
+fn handlers(queue: Builder, nonce: u64) -> Builder {
+    queue
         .process([1; 16], nonce)
         .seed(7)
         .key_scope("fuzz")
@@ -299,7 +363,7 @@ fn make() -> Result<Files, crate::error::Error> {
     jobs.transact(|tx| tx.outbox("orders", "m1", &"hello").map(drop))?;
     let mut ids = Vec::new();
     for n in 0..JOBS {
-        let order = Order { n, body: "x".repeat(if n == 8 { 9_000 } else { 10 }) };
+        let order = order(n);
         ids.push(
             if n % 5 == 4 { jobs.after(Duration::from_secs(60 * n), &order)? } else { jobs.enqueue(&order)? }.id(),
         );

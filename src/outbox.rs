@@ -284,7 +284,7 @@ impl Outbox<'_> {
             message.in_call = call.map(|c| Duration::from_millis(now.0.saturating_sub(c.since.0)));
         }
     }
-    fn read<T>(&self, f: impl FnOnce(&View<'_>) -> Result<T, StoreError>) -> Result<T, Error> {
+    fn read<T>(&self, f: impl Fn(&View<'_>) -> Result<T, StoreError>) -> Result<T, Error> {
         let shared = self.0.shared();
         shared.may_call()?;
         Ok(shared.store.read(f)?)

@@ -87,6 +87,8 @@ pub fn run_until_idle(jobs: &Jobs) -> Result<(), Error> {
 /// # Errors
 /// [`Error::NotIdle`] if that takes more than a minute of real time, e.g. because a callback waits for the test.
 pub fn run_until_told(jobs: &Jobs) -> Result<(), Error> {
+    // Whoever asks the writer something is answered behind everything that was committed before.
+    idle::look(&jobs.0.core, PATIENCE)?;
     let teller = jobs.0.core.alarms.as_ref().and_then(|a| a.teller.as_ref());
     if teller.is_none_or(|t| t.until_quiet(PATIENCE)) { Ok(()) } else { Err(Error::NotIdle) }
 }

@@ -40,12 +40,10 @@ impl LookOp {
         // Before the look: what is written after it asks for the next one.
         alarms.watches_outbox.store(false, Ordering::Release);
         let watched = alarms.rules.outbox.is_some();
-        let mut sweeps = alarms.sweeps.lock();
         let unsent = match watched {
-            true => core.shared.store.read(|v| unsent(v, &core.shared, &mut sweeps)),
+            true => core.shared.store.read(|v| unsent(v, &core.shared, &mut alarms.sweeps.lock())),
             false => Ok(Unsent::default()),
         };
-        drop(sweeps);
         let Ok(unsent) = unsent else {
             alarms.timer.look_at_alerts(core.shared.now().mono.after(LOOK_AGAIN));
             return;

@@ -128,8 +128,8 @@ mod tests {
             }
             Ok(())
         });
-        let mut sweep = Sweep::default();
-        let mut look = |most: usize| store.read(|v| oldest(v, "t", &mut sweep, &mut { most })).unwrap();
+        let sweep = std::cell::RefCell::new(Sweep::default());
+        let look = |most: usize| store.read(|v| oldest(v, "t", &mut sweep.borrow_mut(), &mut { most })).unwrap();
         let gone = |n: u64| ask(&store, move |tx| tx.remove_delivery("t", &format!("k{n:02}"), n));
         for _ in 0..4 {
             assert_eq!(look(10), Oldest::Unclear);

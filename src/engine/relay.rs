@@ -187,24 +187,33 @@ impl Run<'_> {
         self.relay.state.lock().looks += 1;
         let (relay, after) = (self.relay, self.after.clone());
         let most = if self.alone > 0 { 1 } else { relay.policy.batch };
-        let mut look = Scan {
-            relay,
-            now,
-            most,
-            waits: &self.waits,
-            calls: &self.calls,
-            suspects: relay.suspects.lock().clone(),
-            seen: HashMap::new(),
-            picked: Vec::new(),
-            bytes: 0,
-            next: None,
-        };
-        let found = shared.store.read(|v| look.all(v, after.as_deref()));
-        let Scan { seen, picked, next, .. } = look;
-        match found {
-            // Every key was looked at: what is not among the waits is over.
-            Ok(true) => self.waits = seen,
-            Ok(false) => self.waits.extend(seen),
+        let suspects = relay.suspects.lock().clone();
+        let found = shared.store.read(|v| {
+            let mut look = Scan {
+                relay,
+                now,
+                most,
+                waits: &self.waits,
+                calls: &self.calls,
+                suspects: &suspects,
+                seen: HashMap::new(),
+                picked: Vec::new(),
+                bytes: 0,
+                next: None,
+            };
+            let whole = look.all(v, after.as_deref())?;
+            Ok((whole, look.seen, look.picked, look.next))
+        });
+        let (picked, next) = match found {
+            Ok((whole, seen, picked, next)) => {
+                // Every key was looked at: what is not among the waits is over.
+                if whole {
+                    self.waits = seen;
+                } else {
+                    self.waits.extend(seen);
+                }
+                (picked, next)
+            }
             Err(StoreError::Closed | StoreError::Stopped(_)) => return Turn::Gone,
             Err(e) => {
                 shared
@@ -212,7 +221,7 @@ impl Run<'_> {
                     .warn(&format!("the outbox of {:?} could not be read, and is looked at again: {e}", relay.topic));
                 return self.pause(STORE_PAUSE);
             }
-        }
+        };
         if picked.is_empty() {
             return Turn::Idle(next);
         }
@@ -403,7 +412,7 @@ struct Scan<'a> {
     waits: &'a HashMap<(String, u64), (Wall, Mono)>,
     /// Whose keys wait, because a call holds messages of theirs.
     calls: &'a [Call],
-    suspects: Suspects,
+    suspects: &'a Suspects,
     seen: HashMap<(String, u64), (Wall, Mono)>,
     picked: Vec<Picked>,
     bytes: usize,

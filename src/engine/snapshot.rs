@@ -15,8 +15,8 @@ const PAGE: usize = 4_096;
 /// All counters and gauges at one instant.
 pub(crate) fn take(observer: &Observer, shared: &Shared, alarms: Option<&Alarms>) -> Result<Snapshot, Error> {
     let now = shared.now();
-    let mut gauges = Gauges::default();
-    shared.store.read(|v| {
+    let mut gauges = shared.store.read(|v| {
+        let mut gauges = Gauges::default();
         for (id, name) in v.kinds()? {
             let queue = shared.queue_of(&name);
             let paused = shared.paused(&name);
@@ -32,7 +32,7 @@ pub(crate) fn take(observer: &Observer, shared: &Shared, alarms: Option<&Alarms>
             }
         }
         gauges.dead_letters = v.letter_count()?;
-        Ok(())
+        Ok(gauges)
     })?;
     topics(shared, &mut gauges)?;
     waiting(shared, &mut gauges)?;

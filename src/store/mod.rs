@@ -86,15 +86,20 @@ impl Store {
     }
     /// Reads in one read transaction; waits while the store heals. Keep it short: a living read keeps old pages from being
     /// reused. Not to be called on the writer's thread, where nobody would end the heal that is waited for.
-    pub fn read<T>(&self, f: impl FnOnce(&View<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let (tx, generation) = self.inner.shared.begin_read()?;
-        let result = f(&Rows::new(&tx, &self.inner.shared.memory));
-        if let Err(e) = &result
-            && e.is_storage()
-        {
-            self.inner.shared.suspect(generation, e.clone());
+    pub fn read<T>(&self, f: impl Fn(&View<'_>) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let shared = &self.inner.shared;
+        loop {
+            let (tx, generation) = shared.begin_read()?;
+            match f(&Rows::new(&tx, &shared.memory)) {
+                // The writer closed the database under this reader, to heal it: whoever asks is told by the one that follows.
+                Err(e) if e.is_storage() && shared.is_replaced(generation) => {}
+                Err(e) if e.is_storage() => {
+                    shared.suspect(generation, e.clone());
+                    return Err(e);
+                }
+                other => return other,
+            }
         }
-        result
     }
     /// Lends the app a read transaction over its own tables.
     pub fn read_app<T>(&self, f: impl FnOnce(&AppRead<'_>) -> T) -> Result<T, StoreError> {

@@ -183,6 +183,11 @@ impl Shared {
             self.wait_until_better()?;
         }
     }
+    /// Whether the database that was open under this number is closed by now.
+    pub(super) fn is_replaced(&self, generation: u64) -> bool {
+        let open = self.db.read();
+        open.generation != generation || open.db.is_none()
+    }
     fn wait_until_better(&self) -> Result<(), StoreError> {
         let mut health = self.health.lock();
         loop {

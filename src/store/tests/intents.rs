@@ -220,8 +220,9 @@ fn a_reader_finds_what_its_snapshot_has_whatever_the_writer_does() {
         let disk = SimDisk::new();
         let store = Store::open(options(&disk, Sizes::tiny())).unwrap().0;
         let ids: Vec<JobId> = (0..before).map(|n| ask(&store, move |tx| enqueue(tx, &key(n))).unwrap()).collect();
-        store
+        looked += store
             .read(|r| {
+                let mut looked = 0;
                 for round in 0..120 {
                     ask(&store, move |tx| enqueue(tx, &key(1_000 + round)));
                     if round % 3 == 0 {
@@ -238,7 +239,7 @@ fn a_reader_finds_what_its_snapshot_has_whatever_the_writer_does() {
                         assert_eq!(r.intent(KindId(1), &key(1_000 + round))?, None);
                     }
                 }
-                Ok(())
+                Ok(looked)
             })
             .unwrap();
         let after = store.read(|r| r.intent(KindId(1), &key(0))).unwrap();

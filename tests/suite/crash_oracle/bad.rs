@@ -256,6 +256,13 @@ fn half_of_a_commit_is_rejected() {
                 h.job(&work("pay")).memos.retain(|m| m.name != "commit");
                 h.whole.rows.remove("pay/commit");
                 h.whole.jobs.remove(&note("pay/commit"));
+                h.whole.messages.remove("pay/commit");
+            }),
+            ("nobody committed the message lost", |h| {
+                h.whole.messages.insert("lost".into());
+            }),
+            ("follow-up true, message false", |h| {
+                h.whole.messages.remove("pay/commit");
             }),
             ("the step of", |h| h.job(&work("pay")).memos.retain(|m| m.name != "step")),
             ("nobody asked for (\"note\", \"outside/a\")", |h| {

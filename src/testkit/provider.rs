@@ -41,6 +41,8 @@ pub struct Operation {
     pub reference: String,
     /// When, by the calendar of the test.
     pub at: Wall,
+    /// How much later that is than it was asked for.
+    pub later: Duration,
 }
 
 /// A pretend provider; its clones, and all that were made with the same ledger and name, have one memory.
@@ -91,7 +93,9 @@ impl Provider {
     /// Asks whether it happened, as a probe does: its reference. What happens later than it was asked for is not known before.
     pub fn find(&self, what: &str) -> Option<String> {
         let now = self.ledger.now();
-        self.operations().into_iter().find(|o| o.what == what && o.at <= now).map(|o| o.reference)
+        // A provider has a calendar of its own: what it did at once it knows, whatever the test sets.
+        let known = |o: &Operation| o.what == what && (o.later.is_zero() || o.at <= now);
+        self.operations().into_iter().find(known).map(|o| o.reference)
     }
     /// Everything that really happened here, in the order in which it was asked for.
     pub fn operations(&self) -> Vec<Operation> {
@@ -204,6 +208,7 @@ impl Ledger {
             key: key.as_str().to_owned(),
             reference: reference.clone(),
             at: Wall(self.now().0.saturating_add(millis(later))),
+            later,
         });
         let entry = Entry::Call { provider: provider.name.clone(), what: what.to_owned(), operation };
         self.add(&mut entries, entry);

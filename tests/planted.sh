@@ -21,7 +21,6 @@ inode-unwatched         faults::a_file_that_is_removed_or_replaced_stops_the_que
 checksum-ignored        fuzz_replay::drawn_inputs_pass
 index-row-left          failures::backoff_survives_a_restart
 intent-forgotten        identity::a_later_job_is_remembered_while_an_older_one_is_in_the_trash
-old-token-accepted      effects::late::a_fenced_attempt_changes_nothing_any_more
 confirmed-called-again  effects::records::a_retry_gets_the_recorded_result_and_the_provider_is_not_called
 attempt-uncounted       failures::three_retries_are_four_attempts_at_1_5_and_15_minutes
 finish-ungated          effects::stops::
@@ -34,7 +33,6 @@ reboot-blamed           deaths::a_suspect_is_who_ran_in_the_same_boot_and_anothe
 confirmed-first         effects::crashes::a_death_at_any_point_never_charges_twice
 fenced-call-made        effects::concurrent::a_fenced_attempt_never_enters_its_performer
 marked-first            outbox::crashes::a_death_between_delivery_and_mark_delivers_again_with_the_same_id
-tombs-early             identity::after_the_memory_is_over_the_intent_is_new
 pause-unstored          running::keeping::a_pause_lasts_until_it_is_lifted_also_across_a_restart
 '
 

@@ -189,7 +189,7 @@ impl Op for MaintainOp {
                 other => other?,
             }
         }
-        let tombs = tx.tombs(if on("tombs-early") { Wall(u64::MAX) } else { now.wall }, SLICE)?;
+        let tombs = tx.tombs(now.wall, SLICE)?;
         for (until, kind, key) in &tombs {
             match self.forget(tx, *until, *kind, key) {
                 // Nobody knows whether its time is over: it is remembered for ever.

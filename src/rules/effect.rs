@@ -197,11 +197,7 @@ pub fn undeclared(effects: &[EffectRecord], rules: &KindRules) -> Vec<Question> 
 /// Whether this lease runs the job, and whether its claim continues an attempt.
 pub fn running(job: &JobRecord, lease: &Lease) -> Result<bool, Refusal> {
     match job.state {
-        JobState::Running { token, continuing }
-            if (token == lease.token || on("old-token-accepted")) && job.id == lease.job =>
-        {
-            Ok(continuing)
-        }
+        JobState::Running { token, continuing } if token == lease.token && job.id == lease.job => Ok(continuing),
         JobState::Running { .. }
         | JobState::Ready { .. }
         | JobState::Delayed { .. }

@@ -372,7 +372,11 @@ fn a_crash_around_what_people_decide_undoes_everything_once() {
     ] {
         let (mut counts, mut origin) = (Counts::default(), 100 * HOUR);
         let life = record(tale, &mut origin, &mut counts);
-        assert_eq!(life.happened(), expected, "{tale:?}");
+        // A person hears that it is carried out while it may be under way already: words and deeds keep an order of their own each.
+        let apart = |all: Vec<String>| all.into_iter().partition::<Vec<_>, _>(|what| what.starts_with("told: "));
+        let all = life.happened().into_iter().map(|what| what.to_string()).collect();
+        let wanted = expected.iter().map(|what| (*what).to_owned()).collect();
+        assert_eq!(apart(all), apart(wanted), "{tale:?}");
         die_everywhere(tale, &life, 1, EVERY, &mut origin, &mut counts);
         println!(
             "compensation by {tale:?}: {} crash points, {} images, {} lives driven to their end, {} images with an undo job under \

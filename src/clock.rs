@@ -56,15 +56,15 @@ impl Clock for SystemClock {
         Now { wall: Wall::from_system(SystemTime::now()), mono: Mono(mono) }
     }
     fn read(&self) -> (Now, Option<u64>) {
-        let mut read = (self.now(), boot_ms());
-        for _ in 0..READINGS {
-            let before = read.1;
-            read = (self.now(), boot_ms());
+        let mut before = boot_ms();
+        for _ in 1..READINGS {
+            let read = (self.now(), boot_ms());
             if before.zip(read.1).is_none_or(|(a, b)| b.saturating_sub(a) <= SAME_MOMENT_MS) {
-                break;
+                return read;
             }
+            before = read.1;
         }
-        read
+        (self.now(), before)
     }
     fn subscribe(&self, _: Box<dyn Fn() + Send + Sync>) {}
     fn is_manual(&self) -> bool {

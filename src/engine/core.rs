@@ -39,9 +39,6 @@ impl Pool {
             ended: AtomicUsize::new(0),
         }
     }
-}
-
-impl Pool {
     /// A claim is on its way to a handler.
     pub(crate) fn take(&self, row: &JobRow) {
         self.in_flight.fetch_add(1, Ordering::AcqRel);

@@ -7,7 +7,7 @@ use super::ops::REWOUND;
 use super::tell::{self, ALERTS};
 use crate::handler::shared::Shared;
 use crate::model::id::JobId;
-use crate::model::job::{End, JobState};
+use crate::model::job::End;
 use crate::model::time::Wall;
 use crate::observe::alerts::{AlertRule, Said};
 use crate::observe::book::Book;
@@ -63,7 +63,7 @@ impl LookOp {
         if self.alarms.teller.is_none() {
             return Ok(true);
         }
-        let name = format!("{}{}/{job}", tell::SAID, AlertRule::SameJobFailing.as_str());
+        let name = format!("{}{}", tell::SAID, AlertRule::SameJobFailing.about(&job));
         let said = tell::read(StoreError::readable(tx.meta(&name))?.as_deref());
         Ok(said.is_none_or(|said| said.heard))
     }
@@ -83,19 +83,11 @@ impl LookOp {
         };
         let mut over = Vec::new();
         for job in book.failing_jobs() {
-            let over_now = match StoreError::readable(tx.record(job))?.map(|r| r.state) {
-                None | Some(JobState::Ended { how: End::Done, .. }) => true,
+            let over_now = match StoreError::readable(tx.record(job))?.map(|r| r.state.end()) {
+                None | Some(Some(End::Done)) => true,
                 // It failed and was undone, perhaps, and nobody is asked anything: somebody hears that before its end is told.
-                Some(JobState::Ended { .. }) => self.was_heard(tx, job)?,
-                Some(
-                    JobState::Ready { .. }
-                    | JobState::Delayed { .. }
-                    | JobState::Running { .. }
-                    | JobState::Waiting { .. }
-                    | JobState::NeedsDecision
-                    | JobState::Dead
-                    | JobState::Compensating { .. },
-                ) => false,
+                Some(Some(_)) => self.was_heard(tx, job)?,
+                Some(None) => false,
             };
             if over_now {
                 over.push(job);
@@ -132,16 +124,10 @@ fn failing(tx: &mut Write<'_>, shared: &Shared) -> Result<(Vec<Failing>, bool), 
         let (Some(job), Some(attempts)) = (job, attempts) else { continue };
         let (record, row) = (StoreError::readable(tx.record(job))?, StoreError::readable(tx.job(job))?);
         let (Some(record), Some(row)) = (record, row) else { continue };
-        match record.state {
-            JobState::Ended { how: End::Done, .. } => continue,
-            JobState::Ended { .. } => over = true,
-            JobState::Ready { .. }
-            | JobState::Delayed { .. }
-            | JobState::Running { .. }
-            | JobState::Waiting { .. }
-            | JobState::NeedsDecision
-            | JobState::Dead
-            | JobState::Compensating { .. } => {}
+        match record.state.end() {
+            Some(End::Done) => continue,
+            Some(_) => over = true,
+            None => {}
         }
         let kind = shared.kind_name(row.kind).to_string();
         found.push(Failing { job, kind, key: row.key.to_string(), attempts });

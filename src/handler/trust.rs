@@ -47,8 +47,8 @@ impl Trust {
         s.high = s.high.max(now.wall);
         Self(Mutex::new(s))
     }
-    /// Takes a reading in; says how far the wall clock moved against the stopwatch since the last one, in ms.
-    pub(crate) fn observe(&self, now: Now, boot: Option<u64>) -> i64 {
+    /// Takes a reading in.
+    pub(crate) fn observe(&self, now: Now, boot: Option<u64>) {
         let mut s = self.0.lock();
         let wall = signed(now.wall.0) - signed(s.last.wall.0);
         let mono = signed(now.mono.0) - signed(s.last.mono.0);
@@ -73,7 +73,6 @@ impl Trust {
         }
         s.last = now;
         s.boot = boot;
-        wall - mono
     }
     /// Wall ms since a first call; `None` if it cannot be trusted.
     pub(crate) fn age(&self, first_call: Wall, now: Now) -> Option<u64> {

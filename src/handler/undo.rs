@@ -73,9 +73,9 @@ pub(crate) fn carry_on(tx: &mut Write<'_>, shared: &Shared, id: JobId) -> Result
         let ended = match known {
             None => None,
             Some(Intent::Remembered(memory)) => Some(memory.how),
-            Some(Intent::Kept(undo, _)) => match tx.record(undo)?.map(|r| r.state) {
-                Some(JobState::Ended { how, .. }) => Some(how),
-                Some(_) => continue,
+            Some(Intent::Kept(undo, _)) => match tx.record(undo)?.map(|r| r.state.end()) {
+                Some(Some(how)) => Some(how),
+                Some(None) => continue,
                 // It may have run: a second one could undo twice.
                 None => {
                     return Err(StoreError::Corrupt {
@@ -97,18 +97,8 @@ pub(crate) fn carry_on(tx: &mut Write<'_>, shared: &Shared, id: JobId) -> Result
 
 /// How the job ended, if it is this change that ended it.
 fn ends(changed: &Changed) -> Option<End> {
-    let was_over = matches!(changed.change.before(), Some(JobState::Ended { .. }));
-    match changed.change.record().state {
-        JobState::Ended { how, .. } if !was_over => Some(how),
-        JobState::Ended { .. }
-        | JobState::Ready { .. }
-        | JobState::Delayed { .. }
-        | JobState::Running { .. }
-        | JobState::Waiting { .. }
-        | JobState::NeedsDecision
-        | JobState::Dead
-        | JobState::Compensating { .. } => None,
-    }
+    let was = changed.change.before().and_then(JobState::end);
+    changed.change.record().state.end().filter(|_| was.is_none())
 }
 
 /// A job like any other, but for its key and for what it undoes.

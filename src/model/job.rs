@@ -154,6 +154,19 @@ pub enum JobState {
 }
 
 impl JobState {
+    /// How it ended, if it is over.
+    pub fn end(&self) -> Option<End> {
+        match self {
+            Self::Ended { how, .. } => Some(*how),
+            Self::Ready { .. }
+            | Self::Delayed { .. }
+            | Self::Running { .. }
+            | Self::Waiting { .. }
+            | Self::NeedsDecision
+            | Self::Dead
+            | Self::Compensating { .. } => None,
+        }
+    }
     /// Asked for with a date: whatever the stopwatch says, the calendar decides.
     pub fn follows_calendar(&self) -> bool {
         match self {

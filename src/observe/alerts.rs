@@ -129,6 +129,10 @@ impl AlertRule {
         Self::RetryRatio,
         Self::OlderCopy,
     ];
+    /// What it says of this, as one name.
+    pub(crate) fn about(self, of: &dyn std::fmt::Display) -> String {
+        format!("{}/{of}", self.as_str())
+    }
     /// One word, for logs and labels.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -165,12 +169,12 @@ pub struct Firing {
 impl Firing {
     /// What it is about, as one name: a rule speaks once about each.
     pub fn subject(&self) -> String {
-        let rule = self.rule.as_str();
-        match (&self.job, &self.kind, &self.topic, self.rule) {
-            (_, Some(kind), _, AlertRule::OldestJob) => format!("{rule}/{kind}"),
-            (Some(job), _, _, _) => format!("{rule}/{job}"),
-            (None, Some(of), _, _) | (None, None, Some(of), _) => format!("{rule}/{of}"),
-            (None, None, None, _) => rule.to_owned(),
+        let rule = self.rule;
+        match (&self.job, &self.kind, &self.topic, rule) {
+            (_, Some(kind), _, AlertRule::OldestJob) => rule.about(kind),
+            (Some(job), _, _, _) => rule.about(job),
+            (None, Some(of), _, _) | (None, None, Some(of), _) => rule.about(of),
+            (None, None, None, _) => rule.as_str().to_owned(),
         }
     }
 }

@@ -136,25 +136,16 @@ impl<'t> Write<'t> {
         self.touch();
         let mut record = change.record().clone();
         let id = record.id;
-        let prune = match change.before() {
+        let prune = match change.before().and_then(JobState::end) {
             // Over is over: late news about an ended job says nothing about how long its rows are kept.
-            Some(JobState::Ended { .. }) => {
+            Some(_) => {
                 let was = self.rows.state_row(id)?.and_then(|s| s.prune);
                 // Out of the trash: nothing of it may go any more.
-                let kept = if matches!(record.state, JobState::Ended { .. }) { was } else { None };
+                let kept = was.filter(|_| record.state.end().is_some());
                 self.move_prune_row(id, was, kept)?;
                 kept
             }
-            None
-            | Some(
-                JobState::Ready { .. }
-                | JobState::Delayed { .. }
-                | JobState::Running { .. }
-                | JobState::Waiting { .. }
-                | JobState::NeedsDecision
-                | JobState::Dead
-                | JobState::Compensating { .. },
-            ) => {
+            None => {
                 self.move_prune_row(id, None, change.prune())?;
                 change.prune()
             }

@@ -2,6 +2,9 @@
 //! own, a person who looks things up, and a clock. Every step it can take is an [`Event`]; troubles cost, so that "every
 //! combination of up to n troubles" is a finite set.
 
+mod holds;
+
+use self::holds::check_effect;
 use crate::model::attempt::{AttemptEnd, Evidence, Stop};
 use crate::model::effect::{CallEnd, EffectRecord, EffectState, Probed, Recovery, Refusal as NotHappened, Stored};
 use crate::model::fact::Fact;
@@ -12,7 +15,7 @@ use crate::model::policy::KindRules;
 use crate::rules::effect::{AfterProbe, Asking, Begin, Same, begin, called, probed};
 use crate::rules::fixture::{SETTLE, TTL, at, id, job, key, put, request, signed, way_back};
 use crate::rules::lifecycle::{self, Claim};
-use crate::rules::{CallFacts, Change, Env, Refusal, compensate, invariants, letter};
+use crate::rules::{CallFacts, Change, Env, Refusal, compensate, letter};
 
 /// What is fixed while a world is explored.
 #[derive(Clone, Copy)]
@@ -239,20 +242,8 @@ impl World {
                 check_effect(old, new);
             }
         }
-        let done = |job: &JobRecord| matches!(job.state, JobState::Ended { how: End::Done, .. });
-        let was = done(&self.job).then(|| self.effects.clone());
+        self.check_contradictions(change);
         put(&mut self.job, &mut self.effects, &mut self.letter, change);
-        if done(&self.job) {
-            for e in self.effects.iter().filter(|e| e.conflict) {
-                // Nobody can stop a provider from contradicting a person later, when all is over; that is said loudly, once.
-                let before = was.as_ref().expect("success beside an effect of which two accounts differ");
-                let said = change.facts().iter().any(|f| matches!(f, Fact::Conflict { effect, .. } if *effect == e.id));
-                assert!(
-                    said || before.iter().any(|b| b.id == e.id && b.conflict),
-                    "a late contradiction nobody hears of"
-                );
-            }
-        }
         if let Some(order) = change.undo() {
             self.check_undo(&order.effect);
         }
@@ -772,59 +763,6 @@ impl World {
         let again = self.undoing.as_ref() != Some(&effect) && heard(self).is_none();
         assert!(again, "the end of an undo job is heard once");
     }
-
-    /// An undo job was ordered: one at a time, the last confirmed first, beside nothing that is unknown or under way.
-    fn check_undo(&mut self, effect: &EffectId) {
-        assert!(self.undoing.is_none(), "two undo jobs at a time");
-        assert!(self.calls.is_empty() && self.hand.is_none(), "something is undone beside a call that still runs");
-        assert!(self.effects.iter().all(|e| !e.state.is_unresolved()), "something is undone past an unknown effect");
-        let this = self.effects.iter().find(|e| e.id == *effect).expect("it has a record");
-        let later = |e: &&EffectRecord| {
-            e.state == EffectState::Confirmed && e.undo.is_some() && !e.is_taken_back() && e.confirmed > this.confirmed
-        };
-        assert_eq!(self.effects.iter().find(later), None, "the last confirmed is undone first");
-        self.undoing = Some(effect.clone());
-    }
-
-    // ---- what must hold ----------------------------------------------------------------------------------------------
-    fn check(&self, s: &Setting<'_>) {
-        let broken = invariants::broken(&self.job, &self.effects, self.letter.as_ref(), s.rules);
-        assert!(broken.is_empty(), "{broken:?}");
-        let (running, continuing) = match self.job.state {
-            JobState::Running { continuing, .. } => (true, continuing),
-            JobState::Ready { .. }
-            | JobState::Delayed { .. }
-            | JobState::Waiting { .. }
-            | JobState::NeedsDecision
-            | JobState::Dead
-            | JobState::Compensating { .. }
-            | JobState::Ended { .. } => (false, false),
-        };
-        assert_eq!(running, self.hand.is_some(), "running means that a handler has it");
-        let told = self.counted + u32::from(running && !continuing);
-        assert_eq!(told, self.job.attempts, "attempts are the lines that were not given back");
-        if let JobState::Ended { how: End::Done, .. } = self.job.state {
-            let settled = |e: &EffectRecord| !e.state.is_unresolved();
-            assert!(self.effects.iter().all(settled), "success beside an effect that is not accounted for");
-            assert!(self.undone.is_empty(), "a job of which something was undone succeeded");
-        }
-        self.check_stale(s);
-    }
-
-    /// An old token changes nothing.
-    fn check_stale(&self, s: &Setting<'_>) {
-        let live = self.hand.as_ref().map(|h| h.lease.token);
-        for n in (1..=self.token).rev().take(2) {
-            let lease = Lease { job: self.job.id, token: Token(n) };
-            if live == Some(lease.token) {
-                continue;
-            }
-            let end =
-                self.env(|env| lifecycle::end(&self.job, &lease, AttemptEnd::Success, &self.effects, s.rules, env));
-            assert_eq!(end.err(), Some(Refusal::Fenced));
-            assert_eq!(lifecycle::may_finish(&self.job, &lease, &self.effects, s.rules), Err(Refusal::Fenced));
-        }
-    }
 }
 
 fn next(mut hand: Hand) -> Hand {
@@ -835,26 +773,4 @@ fn next(mut hand: Hand) -> Hand {
 
 fn found() -> Probed {
     Probed::Found { result: Stored::Json(b"1".to_vec()), reference: Some("op".into()), undo: None }
-}
-
-/// Keys and requests stay together; a generation rises only out of a refusal or a person's word.
-fn check_effect(old: &EffectRecord, new: &EffectRecord) {
-    if new.generation == old.generation {
-        assert!(new.key == old.key && new.request == old.request, "one generation, one key, one request");
-    } else {
-        let allowed =
-            matches!(old.state, EffectState::Refused(NotHappened::Said | NotHappened::Person { new_key: true }));
-        assert!(
-            allowed && new.generation == old.generation + 1 && new.key != old.key,
-            "a generation rose out of {:?}",
-            old.state
-        );
-    }
-    if old.state == EffectState::Confirmed
-        && new.state == EffectState::Confirmed
-        && !old.conflict
-        && !new.accept_changed
-    {
-        assert_eq!(old.result, new.result, "one confirmation is kept");
-    }
 }

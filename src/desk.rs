@@ -304,7 +304,7 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
     let can_ask = |e: &&EffectRecord| shared.registry.effect(&e.id.name).is_some_and(|entry| entry.prober.is_some());
     let checkable = effects.iter().filter(|e| review::may_check(&letter, e)).filter(can_ask).map(|e| e.id.clone());
     let checkable: Vec<EffectId> = checkable.collect();
-    let paused = shared.why_paused(&kind);
+    let holds = shared.holds(&kind);
     let choices = offered(
         &letter::choices(&letter, &effects),
         &checkable,
@@ -312,7 +312,7 @@ fn read_letter(shared: &Shared, id: JobId) -> Result<Option<DeadLetter>, Error> 
             effects: &effects,
             memos: &memos,
             undoes: row.undoes.is_some(),
-            paused: paused.as_deref(),
+            holds: &holds,
             two,
             proposed: letter.proposed.as_deref(),
             follows: &follows,

@@ -3,7 +3,7 @@
 use crate::clock::Stopwatch;
 use crate::engine::core::Core;
 use crate::engine::idle;
-use crate::engine::look::LookOp;
+use crate::engine::look::CountOp;
 use crate::engine::ops::{CancelOp, PauseOp};
 use crate::engine::report::Reporter;
 use crate::engine::wake::TimerHandle;
@@ -299,7 +299,8 @@ impl Jobs {
             Ok(State::Paused) => self.shared().store.read(|v| v.record(id)).ok().flatten().map(|r| r.kind),
             Ok(_) | Err(_) => None,
         };
-        let why = kind.and_then(|kind| self.shared().why_paused(&self.shared().kind_name(kind)));
+        let holds = kind.map(|kind| self.shared().holds(&self.shared().kind_name(kind))).unwrap_or_default();
+        let why = holds.into_iter().next().map(|(_, why)| why);
         why.map_or(Error::WaitOver(id), |why| Error::Paused { job: id, why })
     }
     /// [`wait`](Self::wait), awaited, for as long as it takes, also while the job is paused: bound it with your runtime's timeout.
@@ -533,14 +534,14 @@ impl Inner {
         drop(shared.pauses.write());
         let watch = Stopwatch::start();
         let report = idle::stop(&self.core, at_most);
-        LookOp::last(&self.core);
+        // What was committed is told beside the writer; whoever asks it something is answered behind that. On its own thread (a closure
+        // held the last handle) nobody may wait for it.
+        if self.core.alarms.is_some() && !inside_transaction() {
+            let left = at_most.saturating_sub(watch.elapsed());
+            let _ = idle::look(&self.core, left.clamp(Duration::from_millis(100), Duration::from_secs(1)));
+        }
+        CountOp::submit(&self.core);
         if let Some(teller) = self.core.alarms.as_ref().and_then(|a| a.teller.as_ref()) {
-            // What was committed is told beside the writer; whoever asks it something is answered behind that. On its own thread
-            // (a closure held the last handle) nobody may wait for it.
-            if !inside_transaction() {
-                let left = at_most.saturating_sub(watch.elapsed());
-                let _ = idle::look(&self.core, left.clamp(Duration::from_millis(100), Duration::from_secs(1)));
-            }
             teller.stop(at_most.saturating_sub(watch.elapsed()));
         }
         self.timer.stop();

@@ -15,6 +15,7 @@ use crate::handler::kinds::Kind;
 use crate::handler::reply::answer;
 use crate::handler::shared::{Shared, store_error};
 use crate::model::id::{JobId, KindId, Token};
+use crate::model::shown::Shown;
 use crate::observe::book::Book;
 use crate::observe::{AlertRules, events};
 use crate::store::{Lane, Opened, Slot, Store, StoreError, StoreEvent};
@@ -62,26 +63,34 @@ pub(super) fn tell(e: &StoreEvent) {
     }
 }
 
+const ADVICE: &str = "a copy may have been put back, and it does not know what happened since; compare with your providers, then \
+                      resume everything (Jobs::resume with Scope::All)";
+
 /// An older copy of the file may have been put back, or an empty one be in the place of one that is gone: what happened since then is
 /// not in it, and would happen again. Nothing runs until a person has looked, and said so by resuming everything.
 pub(super) fn hold_for_review(shared: &Arc<Shared>, opened: &Opened) -> Result<(), Error> {
-    let file = opened.path.display();
+    let file = opened.path.display().to_string();
+    let file = Shown(&file);
     let what = match opened.header {
+        // Its process died before it could say so.
+        _ if !opened.rewound => format!("{file} was found to be no copy of today by a start before this one"),
         _ if opened.created => format!("{file} is new, and {file}.run is of one that was there before"),
         None => format!("{file}.run is missing, or cannot be read"),
         Some(header) if header.instance != opened.instance => format!("{file}.run belongs to another file"),
         Some(_) => format!("{file} is older than what was done with it"),
     };
-    let why = format!(
-        "{what}: a copy may have been put back, and it does not know what happened since; compare with your providers, then resume \
-         everything (Jobs::resume with Scope::All)"
-    );
-    shared.report.warn(&format!("everything is paused: {why}"));
-    // Whoever paused it before, for another reason, reads this one, too, before they resume.
-    let why = match &shared.pauses.read().all {
-        Some(was) if was.contains(&why) => return Ok(()),
-        Some(was) => format!("{was}; and {why}"),
-        None => why,
+    let was = shared.pauses.read().all.clone();
+    let held = was.as_ref().is_some_and(|was| was.contains(ADVICE));
+    if held && !opened.rewound {
+        return Ok(());
+    }
+    shared.report.warn(&format!("everything is paused: {what}: {ADVICE}"));
+    let why = match was {
+        Some(was) if held && was.contains(&what) => return Ok(()),
+        Some(was) if held => format!("{was}; and {what}"),
+        // Whoever paused it before, for another reason, reads this one, too, before they resume.
+        Some(was) => format!("{was}; and {what}: {ADVICE}"),
+        None => format!("{what}: {ADVICE}"),
     };
     let (tell, reply) = answer();
     shared.submit(

@@ -67,8 +67,8 @@ pub(super) struct Scene<'a> {
     pub(super) memos: &'a [Memo],
     /// The job undoes an effect of another one.
     pub(super) undoes: bool,
-    /// Why its kind is paused, if it is.
-    pub(super) paused: Option<&'a str>,
+    /// What is paused and holds it up, each with its reason.
+    pub(super) holds: &'a [(&'static str, String)],
     /// Two people have to decide.
     pub(super) two: bool,
     /// What one of them proposed.
@@ -261,8 +261,9 @@ impl Scene<'_> {
         };
         let goes_on =
             came.as_ref().is_ok_and(|c| matches!(c.record().state, JobState::Ready { .. } | JobState::Delayed { .. }));
-        if let Some(why) = self.paused.filter(|_| goes_on) {
-            will.push(format!("it does not run before its kind is resumed, which is paused: {why}"));
+        if goes_on && !self.holds.is_empty() {
+            let paused: Vec<String> = self.holds.iter().map(|(what, why)| format!("{what} ({why})")).collect();
+            will.push(format!("it does not run before this is resumed: {}", paused.join(", ")));
         }
         Choice { label, will, will_not, needs, leads: Leads::Says(verdict.clone()) }
     }
@@ -462,7 +463,7 @@ mod tests {
                     effects,
                     memos: &memos,
                     undoes,
-                    paused: None,
+                    holds: &[],
                     two: false,
                     proposed: None,
                     follows: &follows,
@@ -479,6 +480,7 @@ mod tests {
                 assert!(bare.len() >= valid.len() && alone.len() == bare.len() + checkable.len());
                 for choice in &alone {
                     whole(choice);
+                    assert!(choice.needs.is_none() || choice.needs == choice.takes(), "{choice:?}");
                     let Leads::Says(verdict) = &choice.leads else { continue };
                     let will = choice.will.join("; ");
                     match (follows(verdict), choice.needs) {

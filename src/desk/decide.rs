@@ -32,6 +32,24 @@ enum Wants {
 }
 
 impl Choice {
+    /// What may be added to its decision, whether or not it [`needs`](Self::needs) it: the provider's reference to "it happened" (without
+    /// it the job may have to ask for that next), the wish for a new key to "it did not happen".
+    pub fn takes(&self) -> Option<super::Needs> {
+        match &self.leads {
+            Leads::Says(Verdict::Happened { .. }) => Some(super::Needs::Reference),
+            Leads::Says(Verdict::DidNotHappen { .. }) => Some(super::Needs::NewKey),
+            Leads::Says(
+                Verdict::TryAgain
+                | Verdict::ReplayFrom { .. }
+                | Verdict::Undo
+                | Verdict::HandledOutside
+                | Verdict::Discard,
+            )
+            | Leads::Agrees
+            | Leads::Drops
+            | Leads::Checks(_) => None,
+        }
+    }
     /// The decision that carries it out, still to be signed with [`by`](Decision::by): a list of choices is all that a screen needs
     /// where nothing has to be typed in ([`needs`](Self::needs)); a reference is added with
     /// [`with_reference`](Decision::with_reference). `None` for a question to the provider: [`check`](Self::check).

@@ -21,7 +21,7 @@ pub(crate) struct Pool {
     pub(crate) capacity: usize,
     /// Claims that have not ended: running, or on their way to a handler.
     pub(crate) in_flight: AtomicUsize,
-    /// Bytes of their payloads.
+    /// Bytes of the payloads that are on their way.
     pub(crate) bytes: AtomicUsize,
     /// What a handler takes on average, in microseconds; 0 while nothing is known.
     pub(crate) mean_us: AtomicU64,
@@ -44,10 +44,9 @@ impl Pool {
         self.in_flight.fetch_add(1, Ordering::AcqRel);
         self.bytes.fetch_add(row.payload.len(), Ordering::AcqRel);
     }
-    /// It has ended, or nobody waits for it any more.
-    pub(crate) fn free(&self, row: &JobRow) {
+    /// It has arrived.
+    fn arrived(&self, row: &JobRow) {
         self.bytes.fetch_sub(row.payload.len(), Ordering::AcqRel);
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -132,6 +131,7 @@ impl Core {
         slot: Option<SlotNo>,
     ) -> (Arc<Attempt>, SlotNo) {
         let suspect = c.suspect;
+        self.pool(pooled).arrived(&c.row);
         let attempt = Attempt::new(self.shared.clone(), c, owner);
         let (job, token) = (attempt.lease.job(), attempt.lease.token());
         let run_file = self.shared.store.run_file();
@@ -183,7 +183,7 @@ impl Core {
         pool.mean_us.store(mean.max(1), Ordering::Relaxed);
         pool.ended.fetch_add(1, Ordering::Relaxed);
         self.ending.fetch_add(1, Ordering::AcqRel);
-        pool.free(&known.attempt.row);
+        pool.in_flight.fetch_sub(1, Ordering::AcqRel);
         if said || known.attempt.finished() {
             self.signal();
             self.shared.store.poke();
@@ -221,7 +221,8 @@ impl Core {
             self.suspect_over.store(true, Ordering::Release);
         }
         self.ending.fetch_add(1, Ordering::AcqRel);
-        pool.free(&attempt.row);
+        pool.arrived(&attempt.row);
+        pool.in_flight.fetch_sub(1, Ordering::AcqRel);
         self.submit_end(&attempt, AttemptEnd::NeverStarted);
         self.ending.fetch_sub(1, Ordering::AcqRel);
     }

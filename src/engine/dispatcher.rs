@@ -344,7 +344,7 @@ impl Dispatcher {
 struct Wanted {
     any: usize,
     risky: usize,
-    /// What is claimed already.
+    /// What is on its way already, in bytes of payloads.
     bytes: usize,
 }
 

@@ -12,7 +12,7 @@ use crate::model::time::Wall;
 use crate::observe::alerts::{AlertRule, Said};
 use crate::observe::book::Book;
 use crate::observe::events;
-use crate::observe::watch::{Failing, First, Seen, look};
+use crate::observe::watch::{self, Failing, First, Seen, look};
 use crate::store::{FAILED, Lane, Op, StoreError, View, Write};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub(crate) struct LookOp {
     looked: Option<(Book, Vec<Said>, Option<Wall>)>,
     /// A job that is told as failing is over already: the next look says so.
     over: bool,
+    /// More jobs fail than there was room for.
+    left: bool,
     /// The oldest undelivered message of each topic, read before: a long backlog must not hold the writer up.
     unsent: Unsent,
     /// What was taken out of the counters for this look; put back if it fails.
@@ -53,6 +55,7 @@ impl LookOp {
             alarms: alarms.clone(),
             looked: None,
             over: false,
+            left: false,
             unsent,
             ended: (alarms.attempts.swap(0, Ordering::AcqRel), alarms.retries.swap(0, Ordering::AcqRel)),
         };
@@ -66,13 +69,6 @@ impl LookOp {
         let name = format!("{}{}", tell::SAID, AlertRule::SameJobFailing.about(&job));
         let said = tell::read(StoreError::readable(tx.meta(&name))?.as_deref());
         Ok(said.is_none_or(|said| said.heard))
-    }
-    /// One more before the file is closed: a process that ends every few minutes would never count enough for the share of retries.
-    pub(crate) fn last(core: &Arc<Core>) {
-        let Some(alarms) = core.alarms.as_ref() else { return };
-        if alarms.rules.retry_ratio.is_some() && alarms.attempts.load(Ordering::Acquire) > 0 {
-            Self::submit(core, alarms);
-        }
     }
     fn seen(&self, tx: &Write<'_>, book: &Book, failing: Vec<Failing>) -> Result<Seen, StoreError> {
         let shared = &self.core.shared;
@@ -114,10 +110,13 @@ impl LookOp {
 }
 
 /// Takes the jobs that failed often since the last look, of this process or one before; and whether one of them is over. Whoever did
-/// well after all is not told of.
-fn failing(tx: &mut Write<'_>, shared: &Shared) -> Result<(Vec<Failing>, bool), StoreError> {
+/// well after all is not told of; nor are more than there is `room` for, whose turn comes.
+fn failing(tx: &mut Write<'_>, shared: &Shared, room: usize) -> Result<(Vec<Failing>, bool), StoreError> {
     let (mut found, mut over) = (Vec::new(), false);
     for name in tx.meta_names(FAILED)? {
+        if found.len() == room {
+            break;
+        }
         let attempts = StoreError::readable(tx.meta(&name))?.and_then(|n| n.try_into().ok()).map(u32::from_le_bytes);
         let job = name.strip_prefix(FAILED).and_then(|n| n.parse().ok()).map(JobId::from_number);
         tx.remove_meta(&name)?;
@@ -185,6 +184,32 @@ struct Unsent {
     goes_on: bool,
 }
 
+/// Keeps what was counted since the last look, before the file is closed: a process that ends every few minutes would never count
+/// enough for the share of retries. Nothing is looked at, and nobody waits.
+pub(crate) struct CountOp {
+    core: Arc<Core>,
+    counted: (u64, u64),
+}
+
+impl CountOp {
+    pub(crate) fn submit(core: &Arc<Core>) {
+        let Some(alarms) = core.alarms.as_ref().filter(|alarms| alarms.rules.retry_ratio.is_some()) else { return };
+        let counted = (alarms.attempts.swap(0, Ordering::AcqRel), alarms.retries.swap(0, Ordering::AcqRel));
+        if counted.0 > 0 {
+            let _ = core.shared.submit(Lane::Outcome, Box::new(Self { core: core.clone(), counted }));
+        }
+    }
+}
+
+impl Op for CountOp {
+    fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
+        let book = Book::from_row(StoreError::readable(tx.meta(ALERTS))?.as_deref());
+        let book = watch::counted(book, self.core.shared.now().wall, self.counted.0, self.counted.1);
+        tx.put_meta(ALERTS, &serde_json::to_vec(&book).map_err(|e| StoreError::Bug(e.to_string()))?)
+    }
+    fn settle(self: Box<Self>, _: Result<(), StoreError>) {}
+}
+
 impl Op for LookOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         let alarms = &self.alarms;
@@ -192,8 +217,9 @@ impl Op for LookOp {
         alarms.watches_line.store(false, Ordering::Release);
         // As the file has it, with what another look of this very round has found.
         let book = Book::from_row(StoreError::readable(tx.meta(ALERTS))?.as_deref());
-        let (failing, over) = failing(tx, &self.core.shared)?;
-        self.over = over;
+        let room = watch::room(&book);
+        let (failing, over) = failing(tx, &self.core.shared, room)?;
+        (self.over, self.left) = (over, failing.len() == room);
         let seen = self.seen(tx, &book, failing)?;
         let mut looked = look(&alarms.rules, &book, &seen);
         let said: Vec<Said> =
@@ -225,6 +251,9 @@ impl Op for LookOp {
         alarms.watches_outbox.fetch_or(book.watches_outbox(), Ordering::AcqRel);
         alarms.outbox_told.store(book.tells_of_outbox(), Ordering::Release);
         alarms.window.store(book.window_is_open(), Ordering::Release);
+        if self.left && watch::room(&book) > 0 {
+            alarms.timer.look_at_alerts(self.core.shared.now().mono);
+        }
         let told: HashSet<JobId> = book.failing_jobs().collect();
         alarms.any_told.store(!told.is_empty(), Ordering::Release);
         *alarms.jobs_told.lock() = told;

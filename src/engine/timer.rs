@@ -68,6 +68,8 @@ pub(crate) struct Timer {
     looked: Option<(Wall, JobId)>,
     /// The clocks when the wheel last fitted the calendar: small steps of it add up until they count.
     last: Now,
+    /// The clocks at the last look.
+    seen: Now,
     replaced: usize,
     jobs: Receiver<Claimed>,
     maintain_at: Option<Mono>,
@@ -94,6 +96,7 @@ pub(crate) fn spawn(
         more: true,
         looked: None,
         last: now,
+        seen: now,
         replaced: 0,
         jobs,
         maintain_at: None,
@@ -196,13 +199,19 @@ impl Timer {
     /// Looks at the clocks, and hands on everything that is due.
     fn turn(&mut self) {
         let now = self.core.shared.read_clock();
-        let shift = signed(now.wall.0) - signed(self.last.wall.0) - (signed(now.mono.0) - signed(self.last.mono.0));
+        let shift = shift(self.last, now);
         // A clock that is moved by hand is read exactly: a step of it that was let pass would leave a job due and never started.
         let noise = if self.core.shared.clock.is_manual() { 0 } else { JUMP_MS };
         if shift.abs() > noise {
+            if self::shift(self.seen, now).abs() > noise {
+                self.core.shared.report.warn(&format!(
+                    "the wall clock moved by {shift} ms against the stopwatch (a suspend, or a clock that was set): due times were looked at again"
+                ));
+            }
             self.rebuild(now, shift);
             self.last = now;
         }
+        self.seen = now;
         if let Some(after) = self.looked
             && self.wheel.len() < HORIZON_JOBS / 2
         {
@@ -280,9 +289,6 @@ impl Timer {
 
     /// The calendar moved against the stopwatch: what became due by it starts now, and nothing waits longer than it was asked to.
     fn rebuild(&mut self, now: Now, shift: i64) {
-        self.core.shared.report.warn(&format!(
-            "the wall clock moved by {shift} ms against the stopwatch (a suspend, or a clock that was set): due times were looked at again"
-        ));
         let entries = self.wheel.drain();
         self.wheel = Wheel::new(now.mono.0);
         self.leases.clear();
@@ -421,7 +427,7 @@ impl Timer {
         let hung = self.core.running.lock().remove(&token);
         let Some(hung) = hung else { return };
         let pool = self.core.pool(hung.pooled);
-        pool.free(&attempt.row);
+        pool.in_flight.fetch_sub(1, Ordering::AcqRel);
         if hung.suspect {
             self.core.suspect_over.store(true, Ordering::Release);
         }
@@ -479,6 +485,11 @@ impl Timer {
             self.maintain_at = None;
         }
     }
+}
+
+/// How far the calendar has moved against the stopwatch, in ms.
+fn shift(from: Now, to: Now) -> i64 {
+    signed(to.wall.0) - signed(from.wall.0) - (signed(to.mono.0) - signed(from.mono.0))
 }
 
 fn signed(ms: u64) -> i64 {

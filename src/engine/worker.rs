@@ -25,7 +25,7 @@ pub(crate) fn channel(workers: usize) -> (Sender<Claimed>, Receiver<Claimed>) {
 
 /// At most this many claims on their way to handlers, beside those that handlers have.
 pub(crate) const MAX_AHEAD: usize = 1_024;
-/// While the payloads of what was claimed are larger than this together, nothing is claimed ahead: jobs of a MiB each would fill the
+/// While the payloads of what is on its way are larger than this together, nothing is claimed ahead: jobs of a MiB each would fill the
 /// memory.
 pub(crate) const MAX_AHEAD_BYTES: usize = 8 << 20;
 

@@ -270,12 +270,14 @@ impl Shared {
     pub(crate) fn paused(&self, kind: &str) -> bool {
         self.covered(&self.pauses.read(), kind)
     }
-    /// Why jobs of this kind are paused, if they are.
-    pub(crate) fn why_paused(&self, kind: &str) -> Option<String> {
+    /// What holds jobs of this kind up, each with its reason: what is paused.
+    pub(crate) fn holds(&self, kind: &str) -> Vec<(&'static str, String)> {
         let pauses = self.pauses.read();
         let today = self.registry.kind(kind);
         let of_kind = pauses.kinds.get(kind).or_else(|| pauses.kinds.get(today?.name));
-        pauses.all.as_ref().or(of_kind).or_else(|| pauses.queues.get(today?.queue)).cloned()
+        let of_queue = today.and_then(|today| pauses.queues.get(today.queue));
+        let all = [("everything", pauses.all.as_ref()), ("its kind", of_kind), ("its queue", of_queue)];
+        all.into_iter().filter_map(|(what, why)| Some((what, why?.clone()))).collect()
     }
     /// Whether these pauses cover jobs stored under `kind`: by that name, by the kind's name of today, or by its queue.
     pub(crate) fn covered(&self, pauses: &Pauses, kind: &str) -> bool {

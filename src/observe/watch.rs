@@ -319,17 +319,13 @@ fn retries(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
         }
         return;
     };
-    let Some(window) = &mut r.window else {
-        // A retry ends the quiet: what was before it is the usual, what comes now is the window.
-        usual(r, seen.attempts, seen.retries);
-        if seen.retries > 0 || r.told.is_some() {
-            r.window = Some(Window { since: seen.now, attempts: 0, retries: 0 });
-            out.again(seen.now.after(rule.window));
-        }
+    let quiet = r.window.is_none();
+    count(r, seen.now, seen.attempts, seen.retries);
+    let Some(window) = &r.window else { return };
+    if quiet {
+        out.again(seen.now.after(rule.window));
         return;
-    };
-    window.attempts = window.attempts.saturating_add(seen.attempts);
-    window.retries = window.retries.saturating_add(seen.retries);
+    }
     let due = window.since.after(rule.window);
     // A clock that was set back must not keep a window open for ever.
     if seen.now < due && window.since <= seen.now {
@@ -367,6 +363,30 @@ fn retries(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
     if r.window.is_some() {
         out.again(seen.now.after(rule.window));
     }
+}
+
+/// A retry ends the quiet: what was before it is the usual, what comes now is the window.
+fn count(r: &mut Retries, now: Wall, attempts: u64, retries: u64) {
+    if let Some(window) = &mut r.window {
+        window.attempts = window.attempts.saturating_add(attempts);
+        window.retries = window.retries.saturating_add(retries);
+        return;
+    }
+    usual(r, attempts, retries);
+    if retries > 0 || r.told.is_some() {
+        r.window = Some(Window { since: now, attempts: 0, retries: 0 });
+    }
+}
+
+/// Counts attempts for a later look.
+pub fn counted(mut book: Book, now: Wall, attempts: u64, retries: u64) -> Book {
+    count(&mut book.retries, now, attempts, retries);
+    book
+}
+
+/// Of so many more jobs it can be told that they fail.
+pub fn room(book: &Book) -> usize {
+    MOST_JOBS.saturating_sub(book.jobs.len())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share needs no more than 15 digits")]

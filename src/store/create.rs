@@ -83,6 +83,9 @@ pub(super) fn open(options: &StoreOptions) -> Result<Base, StoreError> {
     make(options).map_err(|e| named(&place.path(), e, || place.is_out_of_reach(), || place.head().ok()))
 }
 
+/// The header of a sidecar that cannot be read, of whichever file it was.
+const NOBODYS: RunHeader = RunHeader { instance: [0; 16], epoch: 0, round: 0 };
+
 fn make(options: &StoreOptions) -> Result<Base, StoreError> {
     let place = &options.place;
     if !place.exists()? {
@@ -93,13 +96,13 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
     if created {
         place.clear_leftovers();
         // Before the first epoch is durable: a store that was ever used has a sidecar, unless somebody lost it. One that is there
-        // already is of a file that is gone: it stays, and says that this empty one does not know what happened.
-        if !place.has_sidecar() {
-            let Meta { instance, epoch, live, .. } = found;
-            place
-                .write_fresh_sidecar(&run_file::fresh(RunHeader { instance, epoch, round: live.round }))
-                .map_err(|e| place.of_sidecar(e))?;
-        }
+        // already is of a file that is gone: what it says of itself stays, so that this empty one is known not to know what happened.
+        // The file is a new one: a process that still works on the old one clears its own slots, not ours.
+        let header = match place.has_sidecar() {
+            true => place.sidecar().and_then(RunFile::open).map_err(|e| place.of_sidecar(e))?.1.unwrap_or(NOBODYS),
+            false => RunHeader { instance: found.instance, epoch: found.epoch, round: found.live.round },
+        };
+        place.write_fresh_sidecar(&run_file::fresh(header)).map_err(|e| place.of_sidecar(e))?;
     }
     let (run, header, slots) = place.sidecar().and_then(RunFile::open).map_err(|e| place.of_sidecar(e))?;
     let known = header.filter(|h| h.instance == found.instance);
@@ -133,6 +136,7 @@ fn make(options: &StoreOptions) -> Result<Base, StoreError> {
         // Slots of another file say nothing about this one.
         slots: if known.is_some() { slots } else { Vec::new() },
         header: if created { None } else { header },
+        rewound,
         unreadable,
     };
     Ok(Base { db, meta: next, run, memory, opened })

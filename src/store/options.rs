@@ -93,6 +93,8 @@ pub struct Opened {
     /// the file was used before, belongs to another file, or knows a later round than the file, an older copy may have been put
     /// back: then epoch, job numbers and rounds jump ahead, and the setting `rewound` is there until somebody removes it.
     pub header: Option<RunHeader>,
+    /// This open has found that; one after it only finds the setting.
+    pub rewound: bool,
     /// What of the index of intents could not be read, in words: an enqueue that needs it is refused as corrupt, and whose key is lost
     /// with it is not recognised.
     pub unreadable: Vec<String>,

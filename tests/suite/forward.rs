@@ -1,7 +1,7 @@
 //! Nothing that could go on waits for luck: whatever happened to its neighbours, a job that is ready is claimed without anybody
 //! asking the queue for anything else. These stories never drain or settle, because that makes a round by itself.
 
-use super::ground::{Ground, HOUR, PATIENCE, is, kind, thread};
+use super::ground::{Ground, HOUR, PATIENCE, is, kind, listen, thread};
 use onceward::prelude::*;
 use onceward::testkit::SimDisk;
 use onceward::{AlertRule, Error, Jobs, Refusal, Scope, State, redb::TableDefinition};
@@ -93,16 +93,30 @@ fn an_older_copy_of_the_file_runs_nothing_until_a_person_resumes() {
         use onceward::store::DiskFactory as _;
         let sidecar = if sidecar_lost { Vec::new() } else { ground.disk.sidecar().lock().unwrap().clone() };
         ground.disk = SimDisk::from_image(copy, sidecar);
+        let found = if sidecar_lost { ".run is missing" } else { "is older than what was done with it" };
+        let heard = listen();
+        let mut said = Vec::new();
         for _ in 0..2 {
             let jobs = start(&ground);
-            let pauses = jobs.pauses();
-            assert!(pauses.iter().any(|(s, why)| *s == Scope::All && why.contains("compare with your providers")));
+            let why = jobs.pauses().into_iter().find(|(s, _)| *s == Scope::All).expect("everything is paused").1;
+            assert_eq!(
+                (why.matches("compare with your providers").count(), why.matches(found).count()),
+                (1, 1),
+                "{why}"
+            );
+            said.push(why);
             jobs.resume(Scope::kind("plain")).unwrap();
             ground.settle(&jobs);
             is(&jobs, id, State::Paused);
             assert_eq!(standing(&jobs), [AlertRule::OlderCopy]);
             jobs.shutdown(PATIENCE).unwrap();
         }
+        assert_eq!(said[0], said[1], "a later start says neither more nor something else");
+        assert_eq!(
+            heard.count(&["everything is paused", found]),
+            2,
+            "by the start that found it, and by the alert's rule"
+        );
         let jobs = start(&ground);
         jobs.resume(Scope::All).unwrap();
         assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Done);
@@ -190,4 +204,45 @@ fn a_bounded_drain_does_not_wait_for_a_dead_disk() {
     }
     assert_eq!(jobs.wait(waits.join().unwrap().unwrap().id(), PATIENCE).unwrap(), State::Done);
     ground.close(jobs);
+}
+
+/// The disk dies for good, and somebody waits for a write: a shutdown does not wait until it is better, whatever there was to count and
+/// to tell.
+#[test]
+fn a_shutdown_does_not_wait_for_a_dead_disk() {
+    use onceward::store::disk::{Fails, Fault, On};
+    for told in [false, true] {
+        let ground = Ground::new();
+        let builder = ground.builder().on(|_, _: Plain| Ok(()));
+        let jobs = if told { builder.on_alert(|_| {}).start() } else { builder.start() }.unwrap();
+        let id = jobs.enqueue(&Plain::new("done", 0)).unwrap().id();
+        assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Done);
+        ground.disk.fail(Fault { on: On::AnyChange, after: 0, times: u64::MAX, fails: Fails::Eio });
+        let caller = jobs.clone();
+        let waits = thread(move || caller.enqueue(&Plain::new("p", 0)));
+        while ground.disk.counts().faults == 0 {
+            std::thread::yield_now();
+        }
+        let (tell, ended) = std::sync::mpsc::channel();
+        thread(move || tell.send(jobs.shutdown(Duration::ZERO)));
+        // By a clock that nobody moves; a bound that only a shutdown without an end passes.
+        assert!(ended.recv_timeout(PATIENCE).expect("it ends").is_err());
+        assert!(waits.join().unwrap().is_err());
+    }
+}
+
+/// The folder has a name that would forge a line: the reason of the pause is one line all the same.
+#[cfg(unix)]
+#[test]
+fn the_reason_of_a_pause_is_one_line_whatever_the_path_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("a\u{202e}x\nFORGED");
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("jobs.redb");
+    Jobs::open(&path).start().unwrap().shutdown(PATIENCE).unwrap();
+    std::fs::remove_file(folder.join("jobs.redb.run")).unwrap();
+    let jobs = Jobs::open(&path).start().unwrap();
+    let (_, why) = jobs.pauses().remove(0);
+    assert!(why.contains(".run is missing") && !why.contains(['\n', '\u{202e}']), "{why:?}");
+    jobs.shutdown(PATIENCE).unwrap();
 }

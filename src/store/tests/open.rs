@@ -79,6 +79,30 @@ fn an_empty_store_in_the_place_of_one_that_is_gone_is_noticed() {
     store.close().unwrap();
 }
 
+/// The file is removed while its process is at work, and an empty one is made in its place: what the old process does to its slots
+/// says nothing about the new one's, so that a killer there is known.
+#[cfg(unix)]
+#[test]
+fn an_empty_store_shares_no_slot_with_the_one_whose_place_it_took() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("jobs.redb");
+    let (old, _) = open_file(&path).unwrap();
+    let was = old.run_file().fill(JobId(1), Token(1), [1; 16], 1);
+    fs::remove_file(&path).unwrap();
+    let (new, opened) = open_file(&path).unwrap();
+    assert!(opened.created && opened.rewound);
+    new.run_file().fill(JobId(2), Token(2), [1; 16], 2);
+    old.run_file().clear(was);
+    drop(old);
+    // Its process dies.
+    let copy = dir.path().join("copy.redb");
+    fs::copy(&path, &copy).unwrap();
+    fs::copy(sidecar(&path), sidecar(&copy)).unwrap();
+    let (_, found) = open_file(&copy).unwrap();
+    assert_eq!(found.slots.iter().map(|s| s.job).collect::<Vec<_>>(), [JobId(2)]);
+    new.close().unwrap();
+}
+
 /// An app opens its file by a link: the sidecar is that of the file, so nothing looks older than it is; and a link to a disk that is
 /// not there makes no empty queue.
 #[cfg(unix)]

@@ -149,6 +149,30 @@ fn two_people_race_and_the_second_hears_what_the_first_did() {
     assert_eq!((ann + bob, jobs.decisions(None, 1_000).unwrap().len()), (100, 100));
 }
 
+/// Everything is paused, and the kind as well: the choice that would have the job go on names all that has to be resumed first.
+#[test]
+fn a_choice_names_everything_that_is_paused() {
+    let shop = Shop::new(mixes()[0]);
+    let jobs = shop.open::<Ask, Probed>(vec![Do::Fail(|| Fail::permanent("no"))]);
+    let id = shop.order::<Ask, Probed>(&jobs);
+    shop.world.settle(&jobs);
+    let kind = jobs.dead_letter(id).unwrap().kind().to_owned();
+    jobs.pause(onceward::Scope::All, "maintenance").unwrap();
+    jobs.pause(onceward::Scope::kind(&kind), "the bank is down").unwrap();
+    let held = |jobs: &Jobs| {
+        let letter = jobs.dead_letter(id).unwrap();
+        let again = letter.choices().iter().find(|c| c.label == "Try again").unwrap();
+        again.will.iter().find(|w| w.contains("resumed")).cloned()
+    };
+    let text = "it does not run before this is resumed: everything (maintenance), its kind (the bank is down)";
+    assert_eq!(held(&jobs).as_deref(), Some(text));
+    jobs.resume(onceward::Scope::All).unwrap();
+    let text = "it does not run before this is resumed: its kind (the bank is down)";
+    assert_eq!(held(&jobs).as_deref(), Some(text));
+    jobs.resume(onceward::Scope::kind(&kind)).unwrap();
+    assert_eq!(held(&jobs), None);
+}
+
 /// A discarded job lies in the trash for its time, comes back as a dead letter with everything it remembers, and runs to its end;
 /// what is done is not done again. Twice in the trash it goes for good when its time is over, and its acts stay listed.
 #[test]

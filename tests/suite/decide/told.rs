@@ -469,6 +469,40 @@ fn a_letter_that_comes_back_at_once_is_told_once_for_each_time() {
     assert_eq!(heard.last(), Some(&last));
 }
 
+/// While a callback hangs, a thousand jobs fail and are cancelled, as many as the rule keeps in mind; then one more fails. It has to wait
+/// for its turn, and is told.
+#[test]
+fn a_job_that_fails_behind_a_thousand_others_is_told() {
+    const MANY: usize = 1_000;
+    let (ground, told) = (Ground::new(), Told::default());
+    let jobs = {
+        let (told, signs) = (told.clone(), ground.signs.clone());
+        let slow = |_: &onceward::Cx, _: Lost| Err::<(), _>(Fail::transient("no").retry_after(60 * MINUTE));
+        let builder = ground.builder().on(slow).alert_rules(AlertRules::new().failures(1).retry_ratio(None));
+        builder
+            .on_alert(move |alert| {
+                signs.wait("in the callback");
+                if matches!(alert.event(), AlertEvent::Fired(_)) {
+                    told.signs.say(alert.to_string());
+                }
+            })
+            .start()
+            .unwrap()
+    };
+    let many: Vec<_> = (0..MANY).map(|n| Lost::new(&n.to_string(), 1)).collect();
+    let ids = jobs.enqueue_many(&many).unwrap();
+    ground.settle(&jobs);
+    ground.signs.until("in the callback", 1);
+    ids.iter().for_each(|e| jobs.cancel(e.id()).unwrap());
+    jobs.enqueue(&Lost::new("x", 1)).unwrap();
+    ground.settle(&jobs);
+    ground.signs.open("in the callback");
+    told.signs.until("lost/x has failed 1 times", 1);
+    run_until_told(&jobs).unwrap();
+    assert_eq!(told.words().len(), MANY + 1);
+    close(jobs);
+}
+
 /// A callback pauses a kind, looks, and resumes it.
 #[test]
 fn a_callback_may_resume_what_it_paused() {

@@ -265,6 +265,41 @@ impl Job for Large {
     }
 }
 
+/// Most of the places are taken by slow jobs with large payloads: those that are at work are no reason to give the others nothing ahead.
+#[test]
+fn large_jobs_at_work_hold_up_no_others() {
+    let ground = Ground::new();
+    let signs = ground.signs.clone();
+    let builder = ground.builder().workers(12).on(|_, _: Plain| Ok(()));
+    let slow = move |_: &onceward::Cx, _: Large| {
+        signs.wait("slow");
+        Ok(())
+    };
+    let jobs = builder.on(slow).start().unwrap();
+    let small = |from: u64, n: u64| {
+        let some: Vec<_> = (from..from + n).map(|n| Plain::new(&n.to_string(), n)).collect();
+        let all = jobs.enqueue_many(&some).unwrap();
+        move |jobs: &onceward::Jobs| all.iter().all(|e| jobs.state(e.id()).unwrap() == State::Done)
+    };
+    // From these it is known that handlers are fast.
+    let done = small(0, 200);
+    while !done(&jobs) {}
+    let large: Vec<_> = (0..9).map(|n| Large { n, blob: "x".repeat(1_000_000) }).collect();
+    for job in &large {
+        assert!(jobs.enqueue(job).unwrap().is_new());
+    }
+    ground.signs.until("slow", 9);
+    let done = small(200, 2_000);
+    let mut most = 0;
+    while !done(&jobs) {
+        most = most.max(jobs.snapshot().unwrap().gauges.queue_depth["default"]["running"]);
+    }
+    println!("beside 9 large jobs at work up to {} others were claimed at a time", most - 9);
+    assert!(most > 12, "no more than the places: {most}");
+    ground.signs.open("slow");
+    ground.close(jobs);
+}
+
 /// Handlers that are faster than a commit are given work ahead, but not so much that its payloads fill the memory: of jobs of nearly a
 /// MiB each about as many are claimed at a time as come to 8 MiB.
 #[test]

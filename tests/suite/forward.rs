@@ -112,11 +112,7 @@ fn an_older_copy_of_the_file_runs_nothing_until_a_person_resumes() {
             jobs.shutdown(PATIENCE).unwrap();
         }
         assert_eq!(said[0], said[1], "a later start says neither more nor something else");
-        assert_eq!(
-            heard.count(&["everything is paused", found]),
-            2,
-            "by the start that found it, and by the alert's rule"
-        );
+        assert!(heard.has(&["everything is paused", found]), "the start that found it says so in the log");
         let jobs = start(&ground);
         jobs.resume(Scope::All).unwrap();
         assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Done);

@@ -14,6 +14,7 @@ use crate::engine::ops::{PAIRS, PAUSES, REWOUND, load_pauses};
 use crate::engine::recover;
 use crate::engine::relays::{AsyncDeliver, Deliver, Relays};
 use crate::engine::report::Reporter;
+use crate::engine::review::{self, REVIEW};
 use crate::engine::tell::{self, ALERTS};
 use crate::engine::wake::TimerHandle;
 use crate::engine::worker;
@@ -289,7 +290,8 @@ impl Builder {
     ///
     /// A file whose sidecar (`<file>.run`) is missing, is not its own, or has seen more than the file may be an old copy: it opens with
     /// everything paused, which a warning and [`Jobs::pauses`](crate::Jobs::pauses) say, until
-    /// [`Jobs::resume`](crate::Jobs::resume)`(Scope::All)`. The page docs/running.md says what to look at before.
+    /// [`Jobs::resume`](crate::Jobs::resume)`(Scope::All)`, and under a [`review`](crate::Jobs::review), until
+    /// [`Jobs::lift_review`](crate::Jobs::lift_review). The page docs/running.md says what to look at before.
     ///
     /// # Errors
     /// [`Error::Setup`] for what is wrong with the registered kinds and effects, before the file is touched;
@@ -310,8 +312,10 @@ impl Builder {
             observer.counters().register(kind.name, kind.rules.effects.iter().map(|c| c.name()));
         }
         relays.topics().for_each(|topic| observer.counters().topic(topic));
-        let (marks, pauses, rewound, alerts) =
-            store.read(|v| Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS))))?;
+        let (marks, pauses, rewound, alerts, review) = store.read(|v| {
+            Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS), v.meta(REVIEW)?))
+        })?;
+        let review = review::load(review, now.wall);
         // What the rules remember is not worth the queue: they begin anew.
         let alerts = StoreError::readable(alerts)?;
         self.registry.pairs = match store.read(|v| v.meta(PAIRS)) {
@@ -344,6 +348,7 @@ impl Builder {
             bridge: bridge.as_ref().map(|b| b.clone() as Arc<dyn Bridge>),
             watchdog: Arc::new(timer.clone()),
             pauses: RwLock::new(load_pauses(pauses)),
+            review: RwLock::new(review),
             trace: self.trace,
             names: RwLock::default(),
             phase: AtomicU8::new(Phase::Open as u8),
@@ -394,7 +399,7 @@ impl Builder {
             }
         }));
         if rewound {
-            hold_for_review(&shared, &opened)?;
+            hold_for_review(&shared, &opened, kept.last, now.wall)?;
         }
         let suspects = recover_claims(&shared, &opened.running, &opened.slots, self.boot, self.nonce)?;
         suspect_messages(&core, &opened.slots)?;

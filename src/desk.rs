@@ -4,6 +4,7 @@ pub(crate) mod alert;
 pub(crate) mod check;
 mod choices;
 pub(crate) mod decide;
+mod lift;
 pub(crate) mod replay;
 pub(crate) mod trash;
 

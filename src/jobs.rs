@@ -179,7 +179,7 @@ impl Jobs {
             .submit(Lane::Enqueue, Box::new(RunAgainOp { shared: shared.clone(), spec, answer: tell, done: None }))?;
         Ok(reply)
     }
-    fn may_start_work(&self) -> Result<&Arc<Shared>, Error> {
+    pub(crate) fn may_start_work(&self) -> Result<&Arc<Shared>, Error> {
         let shared = self.shared();
         shared.may_call()?;
         Ok(shared)
@@ -410,8 +410,8 @@ impl Jobs {
     }
     /// Resumes what was paused with the same scope; what was paused with another one stays paused. `Ok` also if nothing was.
     ///
-    /// [`Scope::All`] also says that a person has looked at a file that may be an old copy (see [`start`](crate::Builder::start)): do
-    /// not call it at every start.
+    /// A file that may be an old copy (see [`start`](crate::Builder::start)) was paused with [`Scope::All`] for a person to look at:
+    /// do not resume that at every start. Its [`review`](Self::review) goes on until it is [lifted](Self::lift_review).
     ///
     /// # Errors
     /// A store that cannot write.

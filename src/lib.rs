@@ -126,6 +126,7 @@ pub use model::letter::{Entry, Signed, Verdict, Why};
 pub use model::outbox::{Act, Ending, Message, OnStuck, Outboxed, Topic};
 pub use model::policy::{Backoff, Keep, KindRules, OnDead, OnInterrupt, Policy};
 pub use model::question::Question;
+pub use model::review::Review;
 pub use model::shown::Shown;
 pub use model::time::Wall;
 pub use observe::{

@@ -14,6 +14,7 @@ export ONCEWARD_FUZZ_ONLY=open_bytes
 table='
 sync-skipped            effects::memory::an_acknowledged_commit_survives_every_crash
 epoch-reused            deaths::tokens_rise_across_retries_restarts_and_replays
+older-copy-trusted      rewind::whatever_copy_is_put_back_nothing_happens_again
 rewound-unseen          forward::an_older_copy_of_the_file_runs_nothing_until_a_person_resumes
 heal-verdict-wrong      faults::increments_are_the_acknowledged_calls
 failed-commit-answered  faults::increments_are_the_acknowledged_calls

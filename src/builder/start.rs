@@ -8,6 +8,7 @@ use crate::engine::dispatcher::Served;
 use crate::engine::ops::{KindsOp, PauseOp, Scope};
 use crate::engine::outbox::{SUSPECTS, SuspectOp};
 use crate::engine::recover::{self, CarryOnOp, RecoverOp};
+use crate::engine::review::HoldOp;
 use crate::engine::tell::{Owed, Teller, TellsOp};
 use crate::engine::wake::TimerHandle;
 use crate::error::Error;
@@ -15,7 +16,9 @@ use crate::handler::kinds::Kind;
 use crate::handler::reply::answer;
 use crate::handler::shared::{Shared, store_error};
 use crate::model::id::{JobId, KindId, Token};
+use crate::model::review::Review;
 use crate::model::shown::Shown;
+use crate::model::time::Wall;
 use crate::observe::book::Book;
 use crate::observe::{AlertRules, events};
 use crate::store::{Lane, Opened, Slot, Store, StoreError, StoreEvent};
@@ -63,12 +66,14 @@ pub(super) fn tell(e: &StoreEvent) {
     }
 }
 
-const ADVICE: &str = "a copy may have been put back, and it does not know what happened since; compare with your providers, then \
-                      resume everything (Jobs::resume with Scope::All)";
+const ADVICE: &str = "a copy may have been put back, and it does not know what happened since; compare with your providers, and say \
+                      so (Jobs::lift_review); until then jobs may run (Jobs::resume with Scope::All), and every effect they ask for \
+                      counts as one that nobody is sure of";
 
-/// An older copy of the file may have been put back, or an empty one be in the place of one that is gone: what happened since then is
-/// not in it, and would happen again. Nothing runs until a person has looked, and said so by resuming everything.
-pub(super) fn hold_for_review(shared: &Arc<Shared>, opened: &Opened) -> Result<(), Error> {
+/// An older copy of the file may have been put back, or an empty one be in the place of one that is gone: what happened after `since`
+/// may not be in it, and would happen again. Nothing runs until a person resumes everything, and nothing is taken for new until
+/// one has compared the file with the providers.
+pub(super) fn hold_for_review(shared: &Arc<Shared>, opened: &Opened, since: Wall, now: Wall) -> Result<(), Error> {
     let file = opened.path.display().to_string();
     let file = Shown(&file);
     let what = match opened.header {
@@ -79,24 +84,24 @@ pub(super) fn hold_for_review(shared: &Arc<Shared>, opened: &Opened) -> Result<(
         Some(header) if header.instance != opened.instance => format!("{file}.run belongs to another file"),
         Some(_) => format!("{file} is older than what was done with it"),
     };
-    let was = shared.pauses.read().all.clone();
-    let held = was.as_ref().is_some_and(|was| was.contains(ADVICE));
-    if held && !opened.rewound {
-        return Ok(());
-    }
     shared.report.warn(&format!("everything is paused: {what}: {ADVICE}"));
+    let before = shared.review.read().clone();
+    let found = Review { what: what.clone(), since, found: now, epoch: opened.epoch };
+    let was = shared.pauses.read().all.clone();
     let why = match was {
-        Some(was) if held && was.contains(&what) => return Ok(()),
-        Some(was) if held => format!("{was}; and {what}"),
+        Some(was) if was.contains(ADVICE) && was.contains(&what) => was,
+        Some(was) if was.contains(ADVICE) => format!("{was}; and {what}"),
         // Whoever paused it before, for another reason, reads this one, too, before they resume.
         Some(was) => format!("{was}; and {what}: {ADVICE}"),
         None => format!("{what}: {ADVICE}"),
     };
     let (tell, reply) = answer();
-    shared.submit(
-        Lane::Outcome,
-        Box::new(PauseOp { shared: shared.clone(), scope: Scope::All, why: Some(why), answer: tell }),
-    )?;
+    let pause = Box::new(PauseOp { shared: shared.clone(), scope: Scope::All, why: Some(why), answer: tell });
+    let review = match before {
+        Some(before) => before.again(found),
+        None => found,
+    };
+    shared.submit(Lane::Outcome, Box::new(HoldOp { review, pause }))?;
     reply.wait().unwrap_or(Err(Error::ShutDown))
 }
 

@@ -45,11 +45,11 @@ pub struct Trashed {
 pub struct Acted {
     /// Its place in the list: ask for those after it.
     pub number: u64,
-    /// About which job; `None` for a message of the outbox.
+    /// About which job; `None` for a message of the outbox, or the file itself.
     pub job: Option<JobId>,
-    /// Its kind as stored; of a message its topic.
+    /// Its kind as stored; of a message its topic; of the file nothing.
     pub kind: String,
-    /// Its key; of a message its ordering key.
+    /// Its key; of a message its ordering key; of the file nothing.
     pub key: String,
     /// Who.
     pub who: String,
@@ -72,6 +72,7 @@ impl Acted {
             | Entry::Proposed { signed, .. }
             | Entry::ProposalDropped { signed, .. }
             | Entry::Message { signed, .. }
+            | Entry::ReviewLifted { signed, .. }
             | Entry::Restored { signed } => (signed.who.clone(), signed.why.clone(), signed.at),
             Entry::Checked { who, at, .. } => (who.clone(), String::new(), *at),
             Entry::Attempt { .. }

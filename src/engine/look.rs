@@ -3,7 +3,6 @@
 use super::alerts::{Alarms, MOVING};
 use super::core::Core;
 use super::oldest::{Oldest, SLICE, Sweep, oldest};
-use super::ops::REWOUND;
 use super::tell::{self, ALERTS};
 use crate::handler::shared::Shared;
 use crate::model::id::JobId;
@@ -104,7 +103,7 @@ impl LookOp {
             over,
             attempts: self.ended.0,
             retries: self.ended.1,
-            older: StoreError::readable(tx.meta(REWOUND))?.map(|epoch| epoch.try_into().map_or(0, u32::from_le_bytes)),
+            older: shared.review.read().as_ref().map(|review| review.epoch),
         })
     }
 }

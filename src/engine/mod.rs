@@ -17,6 +17,7 @@ pub(crate) mod recover;
 pub(crate) mod relay;
 pub(crate) mod relays;
 pub(crate) mod report;
+pub(crate) mod review;
 pub(crate) mod tell;
 pub(crate) mod timer;
 pub(crate) mod wake;

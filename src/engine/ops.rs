@@ -287,7 +287,7 @@ impl Scope {
     }
 }
 
-/// The store's mark of a file that may be an older copy.
+/// The store's mark of a file that may be an older copy, until the start that finds it has paused everything.
 pub(crate) const REWOUND: &str = "rewound";
 /// The names under which pauses are kept.
 pub(crate) const PAUSES: &str = "pause/";
@@ -321,13 +321,7 @@ impl Op for PauseOp {
         match &self.why {
             Some(_) if on("pause-unstored") => Ok(()),
             Some(why) => tx.put_meta(&self.scope.meta(), why.as_bytes()),
-            None => {
-                if self.scope == Scope::All {
-                    // Whoever resumes everything has looked at what an older copy of the file may have forgotten.
-                    tx.remove_meta(REWOUND)?;
-                }
-                tx.remove_meta(&self.scope.meta())
-            }
+            None => tx.remove_meta(&self.scope.meta()),
         }
     }
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {

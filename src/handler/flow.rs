@@ -119,7 +119,11 @@ impl Flow {
                 self.stored = Some(call.effect().clone());
                 Ok(Next::Perform(call))
             }
-            Some(Ok(Began::Probe(record, asking))) => Ok(Next::Probe(record, asking)),
+            Some(Ok(Began::Probe(record, asking))) => {
+                // An older copy of the file had none until now.
+                self.stored = Some(record.id.clone());
+                Ok(Next::Probe(record, asking))
+            }
             Some(Ok(Began::Stop(stop))) => Err(self.attempt.stop(stop)),
             Some(Err(e)) => Err(refused(&self.attempt, e)),
             None => Err(self.attempt.stop(Stop::Interrupted)),

@@ -15,7 +15,7 @@ use crate::model::effect::{EffectRecord, Stored};
 use crate::model::id::{EffectId, Lease};
 use crate::model::job::{JobRecord, Memo};
 use crate::rules::effect::{self, Asking, Begin, Request, Same};
-use crate::rules::{Env, Refusal, lifecycle};
+use crate::rules::{Env, Refusal, lifecycle, older};
 use crate::store::{AppRun, Op, StoreError, Write};
 use std::sync::Arc;
 
@@ -38,20 +38,21 @@ pub(crate) struct BeginOp {
     pub(crate) stored: Option<EffectId>,
     pub(crate) same: Same,
     pub(crate) answer: Answer<Told<Began>>,
-    pub(crate) done: Option<(Told<Began>, Option<Changed>)>,
+    pub(crate) done: Option<(Told<Began>, Vec<Changed>)>,
     pub(crate) pending: Pending,
 }
 
 impl BeginOp {
-    fn decide(&self, tx: &mut Write<'_>) -> Result<(Told<Began>, Option<Changed>), StoreError> {
+    fn decide(&self, tx: &mut Write<'_>) -> Result<(Told<Began>, Vec<Changed>), StoreError> {
+        let nothing = |told| Ok((told, Vec::new()));
         let a = &self.attempt;
         let shared = &a.shared;
         if let Some(stop) = a.stopped() {
             // Asked for beside another effect that has ended without an answer meanwhile.
-            return Ok((Ok(Began::Stop(stop)), None));
+            return nothing(Ok(Began::Stop(stop)));
         }
-        let Some(job) = load(tx, &a.lease)? else { return Ok((Err(Refusal::Fenced.into()), None)) };
-        let record = match &self.stored {
+        let Some(mut job) = load(tx, &a.lease)? else { return nothing(Err(Refusal::Fenced.into())) };
+        let mut record = match &self.stored {
             Some(id) => tx.effect(a.id(), id)?,
             None => None,
         };
@@ -60,35 +61,50 @@ impl BeginOp {
         let env = Env { now, draw: shared.draw(), calls: &calls };
         let of = record.as_ref().map_or_else(|| self.request.id.clone(), |r| r.id.clone());
         let key = |generation| shared.idempotency_key(&a.row, &a.stored_kind, &of, generation);
+        let unasked = self.unasked(tx)?;
+        let mut changes = Vec::new();
+        let review = shared.review.read().clone();
+        if let Some(review) = review {
+            // What is not in an older copy of the file may have happened: from here on it has a record, like every call.
+            match older::doubted(&job, &a.lease, record.as_ref(), &self.request, &unasked, &review, &key) {
+                Ok(Some(change)) => {
+                    tx.put(&change)?;
+                    job = change.record().clone();
+                    record = change.effects().first().cloned();
+                    changes.push(a.changed(change));
+                }
+                Ok(None) => {}
+                Err(refusal) => return nothing(Err(refusal.into())),
+            }
+        }
         let begun = effect::begin(
             &job,
             &a.lease,
             record.as_ref(),
             self.same,
             &self.request,
-            &self.unasked(tx)?,
+            &unasked,
             &a.kind.rules,
             &env,
             &key,
         );
-        Ok(match begun {
-            Err(refusal) => (Err(refusal.into()), None),
-            Ok(Begin::Recorded { result, differs }) => (Ok(Began::Recorded(result, differs)), None),
+        let told = match begun {
+            Err(refusal) => Err(refusal.into()),
+            Ok(Begin::Recorded { result, differs }) => Ok(Began::Recorded(result, differs)),
             Ok(Begin::Probe(asking)) => match record {
-                Some(r) => (Ok(Began::Probe(Box::new(r), asking)), None),
-                None => (Err(Refusal::Fenced.into()), None),
+                Some(r) => Ok(Began::Probe(Box::new(r), asking)),
+                None => Err(Refusal::Fenced.into()),
             },
-            Ok(Begin::Stop(stop)) => (Ok(Began::Stop(stop)), None),
+            Ok(Begin::Stop(stop)) => Ok(Began::Stop(stop)),
             Ok(Begin::Call { change, .. }) => {
                 tx.put(&change)?;
                 let record = change.effects().first().cloned();
                 a.set_number(change.record().attempts);
-                match record {
-                    Some(r) => (Ok(Began::Call(Call::new(a, r))), Some(a.changed(*change))),
-                    None => (Err(Refusal::Fenced.into()), None),
-                }
+                changes.push(a.changed(*change));
+                record.map(|r| Began::Call(Call::new(a, r))).ok_or_else(|| Refusal::Fenced.into())
             }
-        })
+        };
+        Ok((told, changes))
     }
 }
 
@@ -113,12 +129,12 @@ impl Op for BeginOp {
     fn settle(self: Box<Self>, result: Result<(), StoreError>) {
         drop(self.pending);
         match (result, self.done) {
-            (Ok(()), Some((mut told, changed))) => {
+            (Ok(()), Some((mut told, changes))) => {
                 if let Ok(Began::Call(call)) = &mut told {
                     call.arm();
                 }
-                if let Some(changed) = changed {
-                    self.attempt.shared.report.changed(&[changed]);
+                if !changes.is_empty() {
+                    self.attempt.shared.report.changed(&changes);
                 }
                 self.answer.send(told);
             }

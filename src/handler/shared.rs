@@ -14,6 +14,7 @@ use crate::model::id::{IdempotencyKey, JobId, JobKey, KindId};
 use crate::model::job::JobRow;
 use crate::model::outbox::TopicNews;
 use crate::model::policy::{KindRules, Policy};
+use crate::model::review::Review;
 use crate::model::time::Now;
 use crate::rules::{CallFacts, Change};
 use crate::store::{Lane, Op, Store, StoreError};
@@ -72,7 +73,7 @@ pub(crate) trait Report: Send + Sync {
     }
     /// Something was resumed: what waited may go on.
     fn resumed(&self);
-    /// Something was paused or resumed.
+    /// Something was paused or resumed, or a review was lifted: what the alert rules say of that is looked at.
     fn paused(&self);
     /// Something a person should read in the log.
     fn warn(&self, text: &str);
@@ -186,6 +187,8 @@ pub(crate) struct Shared {
     pub(crate) bridge: Option<Arc<dyn Bridge>>,
     pub(crate) watchdog: Arc<dyn Watchdog>,
     pub(crate) pauses: RwLock<Pauses>,
+    /// The file may be an older copy, and nobody has lifted that yet.
+    pub(crate) review: RwLock<Option<Review>>,
     pub(crate) trace: TraceParent,
     pub(crate) names: RwLock<HashMap<KindId, Arc<str>>>,
     pub(crate) phase: AtomicU8,

@@ -273,6 +273,10 @@ pub struct EffectRecord {
 }
 
 impl EffectRecord {
+    /// No claim of this file called it: it may have been called by what an older copy of the file does not know of.
+    pub fn is_doubted(&self) -> bool {
+        self.token == Token(0)
+    }
     /// It happened and was undone, or that was begun: the job must not go on as if it stood.
     pub fn is_taken_back(&self) -> bool {
         self.state == EffectState::Undone || self.undoing != Undoing::No

@@ -229,8 +229,8 @@ pub enum Entry {
     Effect {
         /// Which effect.
         effect: EffectId,
-        /// In one word: confirmed, refused, not sent, unknown, not there, not there yet, cannot tell, undone, undone
-        /// outside, not undone.
+        /// In one word: confirmed, refused, not sent, unknown, doubted (an older copy of the file may not know of its call), not
+        /// there, not there yet, cannot tell, undone, undone outside, not undone.
         became: String,
         /// It came from a call whose lease was over.
         late: bool,
@@ -343,6 +343,17 @@ pub enum Entry {
         /// Who and why.
         signed: Signed,
     },
+    /// A person has compared a file that might have been an older copy with the providers; of no job.
+    ReviewLifted {
+        /// What had shown that it might be one.
+        what: String,
+        /// The last time that the file knew of.
+        since: Wall,
+        /// When that was found.
+        found: Wall,
+        /// Who and why.
+        signed: Signed,
+    },
 }
 
 impl Entry {
@@ -386,6 +397,12 @@ impl Entry {
                 let id = if id.is_empty() { "which cannot be read".to_owned() } else { format!("{id:?}") };
                 format!("{} had message {number} of {topic} ({id}) {} ({})", signed.who, act.says(), signed.why)
             }
+            Self::ReviewLifted { what, signed, .. } => {
+                format!(
+                    "{} compared the file with the providers ({what}) and lifted its review ({})",
+                    signed.who, signed.why
+                )
+            }
             Self::Asked { why, error, .. } => {
                 format!("its letter stands in the trash with it: {} ({error})", why.says())
             }
@@ -409,6 +426,7 @@ impl Entry {
             | Self::Compensated { .. }
             | Self::ProposalDropped { .. }
             | Self::Message { .. }
+            | Self::ReviewLifted { .. }
             | Self::Asked { .. } => None,
         }
     }
@@ -420,6 +438,7 @@ impl Entry {
             | Self::Restored { .. }
             | Self::Proposed { .. }
             | Self::ProposalDropped { .. }
+            | Self::ReviewLifted { .. }
             | Self::Message { .. } => true,
             Self::Attempt { .. }
             | Self::GivenBack { .. }
@@ -438,7 +457,7 @@ impl Entry {
 /// What a person did, as it is kept beyond the job's own rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Act {
-    /// About which job; `None` for a message of the outbox.
+    /// About which job; `None` for a message of the outbox, or the file.
     pub job: Option<JobId>,
     /// Its kind as stored; of a message its topic.
     pub kind: String,

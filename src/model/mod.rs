@@ -13,6 +13,7 @@ pub mod letter;
 pub mod outbox;
 pub mod policy;
 pub mod question;
+pub mod review;
 pub mod shown;
 pub mod time;
 

@@ -115,7 +115,7 @@ pub enum AlertRule {
     OutboxStuck,
     /// More attempts than usual are retries.
     RetryRatio,
-    /// Everything is paused, because the file may be an older copy. Speaks at once, whenever any rule is on.
+    /// The file may be an older copy, and nobody has lifted its review. Speaks at once, whenever any rule is on.
     OlderCopy,
 }
 

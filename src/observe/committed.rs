@@ -120,6 +120,7 @@ impl Committed<'_> {
             | Entry::Compensated { .. }
             | Entry::ProposalDropped { .. }
             | Entry::Message { .. }
+            | Entry::ReviewLifted { .. }
             | Entry::Asked { .. } => None,
         });
         // The rules say "given back" of a continuing claim too: it was accounted for when it began, and has no reason of its own.

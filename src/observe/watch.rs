@@ -65,7 +65,7 @@ pub struct Seen {
     pub attempts: u64,
     /// Those of them that were not the first of their job.
     pub retries: u64,
-    /// The file may be an older copy, and nobody has resumed everything since: the epoch in which that was found.
+    /// The file may be an older copy, and nobody has lifted its review: the epoch in which that was found.
     pub older: Option<u32>,
 }
 
@@ -293,15 +293,16 @@ fn older_copy(seen: &Seen, out: &mut Looked) {
         // Told before: it was told of the copy that lies here now, before that was made.
         (Some(epoch), before) if before.is_none_or(|(_, told)| told != epoch) => {
             out.book.older = Some((seen.now, epoch));
-            let text = "everything is paused: the file may be an older copy, or a new one in the place of another, so what happened \
-                        before is not known here. Compare with the providers, then resume everything";
+            let text = "the file may be an older copy, or a new one in the place of another, so what happened before is not known \
+                        here: everything was paused, and what runs takes nothing for new. Compare with the providers, then say so \
+                        (lift_review) and resume everything";
             out.notices.push(Notice::Fired(say(seen.now, text)));
         }
         (None, Some((since, _))) => {
             out.book.older = None;
             out.notices.push(Notice::Resolved(say(
                 since,
-                "what may be an older copy was looked at: somebody resumed everything",
+                "what may be an older copy was compared with the providers: somebody lifted its review",
             )));
         }
         (Some(_), _) | (None, None) => {}
@@ -556,14 +557,14 @@ mod tests {
         assert_eq!(w.look(60, ended(0, 0)), (none(), None), "quiet: no window, no look");
     }
 
-    /// An older copy of the file was put back: told at once and once, until somebody has resumed everything.
+    /// An older copy of the file was put back: told at once and once, until somebody has lifted its review.
     #[test]
-    fn an_older_copy_is_told_until_everything_is_resumed() {
+    fn an_older_copy_is_told_until_its_review_is_lifted() {
         let mut w = World::new();
         let older = |older| Seen { older, ..Seen::default() };
         assert_eq!(w.look(1, older(None)), (none(), None));
         let said = w.look(2, older(Some(7))).0;
-        assert!(said.len() == 1 && said[0].starts_with("older-copy everything is paused"), "{said:?}");
+        assert!(said.len() == 1 && said[0].starts_with("older-copy the file may be an older copy"), "{said:?}");
         assert_eq!(w.look(3, older(Some(7))), (none(), None));
         // The copy was made while this was told, and is put back later.
         assert_eq!(w.look(4, older(Some(31))).0.len(), 1);

@@ -12,6 +12,7 @@ use crate::model::id::{CallNo, EffectId, IdempotencyKey, JobKey, Lease, Token};
 use crate::model::job::{JobRecord, JobState};
 use crate::model::letter::{Entry, Question};
 use crate::model::policy::KindRules;
+use crate::model::time::Wall;
 use crate::planted::on;
 use sha2::{Digest, Sha256};
 
@@ -239,7 +240,7 @@ fn doubt(old: &EffectRecord, same: Same) -> Option<Question> {
 }
 
 /// The next call is a new request with a new key.
-fn is_renewed(how: NotHappened) -> bool {
+pub(super) fn is_renewed(how: NotHappened) -> bool {
     match how {
         NotHappened::Said | NotHappened::Person { new_key: true } => true,
         NotHappened::NotSent | NotHappened::NotThere | NotHappened::Person { new_key: false } => false,
@@ -263,8 +264,19 @@ fn call(
     lease: &Lease,
     env: &Env<'_>,
 ) -> Begin {
-    let now = env.now.wall;
-    let record = EffectRecord {
+    let record = first(request, old, generation, key, env.now.wall);
+    intend(job, record, old.is_some(), continuing, lease, env)
+}
+
+/// The record of a request whose first call under this key was at `at`.
+pub(super) fn first(
+    request: &Request,
+    old: Option<&EffectRecord>,
+    generation: u32,
+    key: IdempotencyKey,
+    at: Wall,
+) -> EffectRecord {
+    EffectRecord {
         // A record keeps the name it was first stored under, also after the effect was renamed.
         id: old.map_or_else(|| request.id.clone(), |o| o.id.clone()),
         state: EffectState::Intended,
@@ -283,16 +295,15 @@ fn call(
         calls: old.map_or(0, |o| o.calls),
         unresolved: Vec::new(),
         reach: Reach::Never,
-        first_call: now,
-        last_call: now,
+        first_call: at,
+        last_call: at,
         result: None,
         reference: None,
         cannot_tell_since: None,
         error: None,
         conflict: false,
         accept_changed: false,
-    };
-    intend(job, record, old.is_some(), continuing, lease, env)
+    }
 }
 
 /// The same key again: always with the stored request.

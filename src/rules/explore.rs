@@ -12,7 +12,7 @@ use crate::model::policy::{KindRules, OnDead, OnInterrupt};
 use crate::rules::effect::Same;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use world::{Ending, Event, Ret, Setting, World};
+use world::{Ending, Event, Meanwhile, Ret, Setting, World};
 
 /// Troubles in a story, unless the environment says otherwise: deep enough for the stories of `cases.md`.
 const TROUBLES: usize = 2;
@@ -189,6 +189,7 @@ struct Case {
     reversed: bool,
     honest: bool,
     undo: &'static [&'static str],
+    older: Option<Meanwhile>,
     /// Fewer troubles where two effects, or a person who may say anything, make many states.
     less: usize,
 }
@@ -205,10 +206,15 @@ fn cases() -> Vec<Case> {
             reversed: false,
             honest,
             undo: &[],
+            older: None,
             less: usize::from(!honest),
         };
         out.push(one("alone", rules(Recovery::ask()), true));
         out.push(one("a careless person", rules(Recovery::ask()), false));
+        for meanwhile in [Meanwhile::Nothing, Meanwhile::Happened, Meanwhile::HappenedAgain] {
+            let case = one(&format!("in an older copy, {meanwhile:?}"), rules(Recovery::ask()), true);
+            out.push(Case { older: Some(meanwhile), less: 1, ..case });
+        }
         let mut strict = rules(Recovery::ask());
         strict.on_interrupt = OnInterrupt::Hold;
         strict.deadline = Some(ms(60));
@@ -221,6 +227,7 @@ fn cases() -> Vec<Case> {
                 reversed,
                 honest: true,
                 undo: &[],
+                older: None,
                 less: 1,
             });
         }
@@ -237,6 +244,7 @@ fn cases() -> Vec<Case> {
                 reversed: false,
                 honest: true,
                 undo,
+                older: None,
                 less: 1,
             });
         }
@@ -266,6 +274,7 @@ fn every_reachable_state_keeps_every_promise_and_comes_to_rest() {
                             reversed: c.reversed,
                             honest: c.honest,
                             undo: c.undo,
+                            older: c.older,
                         };
                         let search = Search::run(c.name.clone(), setting, troubles.saturating_sub(c.less));
                         eprintln!("{:>9} states {:>9} steps  {}", search.seen.len(), search.steps, c.name);

@@ -35,7 +35,9 @@ pub fn look(record: &EffectRecord, rules: &KindRules, facts: CallFacts, now: Wal
         return Look::Ask;
     }
     match card.recovery {
-        Recovery::SameKey { ttl } | Recovery::KeyThenProbe { ttl, .. } if key_lives(ttl, facts) => Look::CallAgain,
+        Recovery::SameKey { ttl } if key_lives(ttl, facts) => Look::CallAgain,
+        // What an older copy of the file forgot may have been refused and called again, under the next key: asking tells both.
+        Recovery::KeyThenProbe { ttl, .. } if key_lives(ttl, facts) && !record.is_doubted() => Look::CallAgain,
         Recovery::KeyThenProbe { settle, .. } | Recovery::Probe { settle } => {
             Look::Probe { settled: settled(settle, facts) }
         }

@@ -18,6 +18,7 @@ pub mod letter;
 pub mod lifecycle;
 pub mod look;
 mod moves;
+pub mod older;
 pub mod outbox;
 mod proof;
 mod recover;

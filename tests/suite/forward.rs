@@ -116,11 +116,25 @@ fn an_older_copy_of_the_file_runs_nothing_until_a_person_resumes() {
         let jobs = start(&ground);
         jobs.resume(Scope::All).unwrap();
         assert_eq!(jobs.wait(id, PATIENCE).unwrap(), State::Done);
+        jobs.shutdown(PATIENCE).unwrap();
+        let jobs = start(&ground);
+        assert_eq!(jobs.pauses(), []);
+        ground.settle(&jobs);
+        assert_eq!(standing(&jobs), [AlertRule::OlderCopy], "work was resumed; nobody has compared anything yet");
+        let review = jobs.review().expect("it is open");
+        assert!(review.what.contains(found) && review.since <= review.found, "{review:?}");
+        for (who, why) in [("", "compared"), ("ada", " "), ("ada", "a\nb")] {
+            assert!(matches!(jobs.lift_review(who, why), Err(Error::Refused(_))), "{who:?} {why:?}");
+        }
+        assert_eq!(jobs.lift_review("ada", "compared with the bank").unwrap(), review);
+        assert!(matches!(jobs.lift_review("ada", "again"), Err(Error::Refused(_))), "there is none any more");
+        let acts = jobs.decisions(None, 10).unwrap();
+        assert!(acts.iter().any(|a| a.who == "ada" && a.job.is_none() && a.says().contains(found)), "{acts:?}");
         ground.settle(&jobs);
         assert_eq!(standing(&jobs), []);
         jobs.shutdown(PATIENCE).unwrap();
         let jobs = start(&ground);
-        assert_eq!(jobs.pauses(), []);
+        assert_eq!((jobs.pauses(), jobs.review()), (Vec::new(), None));
         ground.close(jobs);
     }
 }

@@ -31,6 +31,7 @@ mod outlive;
 mod promises;
 #[cfg(any(feature = "http", feature = "nats", feature = "postgres", feature = "mqtt"))]
 mod publishers;
+mod rewind;
 mod rig;
 mod running;
 mod seen;

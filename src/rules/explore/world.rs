@@ -12,10 +12,15 @@ use crate::model::id::{CallNo, EffectId, Lease, Token};
 use crate::model::job::{End, JobRecord, JobState, NEXT_TICKET};
 use crate::model::letter::{LetterRecord, Question, Verdict};
 use crate::model::policy::KindRules;
+use crate::model::review::Review;
+use crate::model::time::Wall;
 use crate::rules::effect::{AfterProbe, Asking, Begin, Same, begin, called, probed};
-use crate::rules::fixture::{SETTLE, TTL, at, id, job, key, put, request, signed, way_back};
+use crate::rules::fixture::{SETTLE, TTL, at, id, job, key, put, record, request, signed, way_back};
 use crate::rules::lifecycle::{self, Claim};
-use crate::rules::{CallFacts, Change, Env, Refusal, compensate, letter};
+use crate::rules::{CallFacts, Change, Env, Refusal, compensate, letter, older};
+
+/// When an older copy is found to be one.
+const FOUND: u64 = SETTLE / 2;
 
 /// What is fixed while a world is explored.
 #[derive(Clone, Copy)]
@@ -29,6 +34,19 @@ pub(super) struct Setting<'a> {
     pub(super) honest: bool,
     /// Effects that can be undone.
     pub(super) undo: &'a [&'static str],
+    /// The file is an older copy: what happened meanwhile.
+    pub(super) older: Option<Meanwhile>,
+}
+
+/// What an older copy of the file does not know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meanwhile {
+    /// Nothing.
+    Nothing,
+    /// The first effect happened.
+    Happened,
+    /// It had been refused when the copy was made, and happened under the next key.
+    HappenedAgain,
 }
 
 /// What can happen next.
@@ -168,7 +186,7 @@ impl World {
     pub(super) fn new(setting: &Setting<'_>) -> Self {
         let mut first = job(JobState::Ready { ticket: NEXT_TICKET });
         first.deadline = setting.rules.deadline.map(|d| crate::model::time::Wall(0).after(d));
-        Self {
+        let mut world = Self {
             job: first,
             effects: Vec::new(),
             letter: None,
@@ -186,7 +204,32 @@ impl World {
             sleeps: 0,
             undoing: None,
             undone: Vec::new(),
+        };
+        if let Some(meanwhile) = setting.older {
+            world.rewind(meanwhile, setting);
         }
+        world
+    }
+
+    /// A copy of before is put back.
+    fn rewind(&mut self, meanwhile: Meanwhile, setting: &Setting<'_>) {
+        let effect = id(setting.script[0]);
+        let generation = match meanwhile {
+            Meanwhile::Nothing | Meanwhile::Happened => 1,
+            Meanwhile::HappenedAgain => 2,
+        };
+        if meanwhile == Meanwhile::HappenedAgain {
+            // One attempt that ended so.
+            self.token = 1;
+            self.counted = 1;
+            self.job.last_token = Token(1);
+            (self.job.claims, self.job.attempts, self.job.effects) = (1, 1, 1);
+            self.effects.push(record(&effect.name, EffectState::Refused(NotHappened::Said), 1));
+        }
+        if meanwhile != Meanwhile::Nothing {
+            self.ledger.push(Landing { effect, generation, at: FOUND / 2 });
+        }
+        (self.now, self.born) = (FOUND, FOUND);
     }
 
     /// A person or nobody acts on it next.
@@ -460,11 +503,18 @@ impl World {
         let unasked: Vec<_> = hand.unasked.iter().filter(|u| **u != effect).cloned().collect();
         let mut asked = request(&name);
         asked.undo = s.undo.contains(&name.as_str()).then(|| way_back(&name));
+        let fresh = |generation| key(&name, generation);
+        let mut old = old;
+        if s.older.is_some() {
+            let review = Review { what: "older".into(), since: Wall(0), found: Wall(FOUND), epoch: 2 };
+            let told = older::doubted(&self.job, &hand.lease, old.as_ref(), &asked, &unasked, &review, &fresh);
+            if let Some(change) = told.expect("a live lease") {
+                self.apply(&change);
+                old = change.effects().first().cloned();
+            }
+        }
         let begun = self
-            .env(|env| {
-                let fresh = |generation| key(&name, generation);
-                begin(&self.job, &hand.lease, old.as_ref(), same, &asked, &unasked, s.rules, env, &fresh)
-            })
+            .env(|env| begin(&self.job, &hand.lease, old.as_ref(), same, &asked, &unasked, s.rules, env, &fresh))
             .expect("a live lease");
         let mut hand = hand;
         hand.unasked = unasked;
@@ -523,7 +573,8 @@ impl World {
         let most = match self.recovery(s, effect) {
             // What a stuck thread has sent cannot be recalled, also after another call was confirmed.
             Recovery::Repeat if confirmed => return,
-            Recovery::Repeat => usize::try_from(self.job.attempts).expect("small"),
+            // What an older copy of the file forgot counts as an attempt of its own.
+            Recovery::Repeat => usize::try_from(self.job.attempts).expect("small") + usize::from(s.older.is_some()),
             Recovery::Ask | Recovery::SameKey { .. } | Recovery::Probe { .. } | Recovery::KeyThenProbe { .. } => 1,
         };
         assert!(times <= most || !s.honest, "{effect} happened {times} times, at most {most} are promised");

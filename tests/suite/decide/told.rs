@@ -355,9 +355,9 @@ fn a_damaged_memory_of_the_rules_does_not_keep_the_queue_shut() {
 }
 
 /// An older copy of the file is put back: the callback is told when it is found, is left alone over restarts, and hears that it is over
-/// when somebody has resumed everything. The next old copy is news.
+/// when somebody has lifted its review. The next old copy is news.
 #[test]
-fn an_older_copy_is_told_to_the_callback_until_somebody_resumes() {
+fn an_older_copy_is_told_to_the_callback_until_its_review_is_lifted() {
     let (mut ground, told) = (Ground::new(), Told::default());
     let mut words = Vec::new();
     let life = |ground: &Ground, then: &dyn Fn(&Jobs)| {
@@ -375,8 +375,10 @@ fn an_older_copy_is_told_to_the_callback_until_somebody_resumes() {
         words.push("fired older-copy".to_owned());
         assert_eq!(life(&ground, &|_| {}), words);
         assert_eq!(life(&ground, &|_| {}), words, "it stands, and is not repeated");
+        assert_eq!(life(&ground, &|jobs| jobs.resume(Scope::All).unwrap()), words, "resumed, but not compared");
         words.push("over older-copy".to_owned());
-        assert_eq!(life(&ground, &|jobs| jobs.resume(Scope::All).unwrap()), words);
+        let lift = |jobs: &Jobs| drop(jobs.lift_review("ada", "compared").unwrap());
+        assert_eq!(life(&ground, &lift), words);
         assert_eq!(life(&ground, &|_| {}), words);
     }
 }

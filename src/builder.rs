@@ -35,9 +35,9 @@ use crate::jobs::{Jobs, Tasks};
 use crate::model::id::IdempotencyKey;
 use crate::model::outbox::Topic;
 use crate::observe::{AlertRules, Observer, SafetyCards, Sink};
-use crate::store::{Commits, Place, Store, StoreError, StoreEvent, StoreOptions};
+use crate::store::{Commits, Place, Room, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
-use start::{alarms, carry_on, hold_for_review, recover_claims, serve, suspect_messages, tell};
+use start::{ROOM_AGAIN, alarms, carry_on, hold_for_review, recover_claims, room_says, serve, suspect_messages, tell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
@@ -313,9 +313,13 @@ impl Builder {
         }
         relays.topics().for_each(|topic| observer.counters().topic(topic));
         let (marks, pauses, rewound, alerts, review) = store.read(|v| {
-            Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS), v.meta(REVIEW)?))
+            Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS), v.meta(REVIEW)))
         })?;
-        let review = review::load(review, now.wall);
+        let review = match review {
+            // Damaged: open all the same.
+            Err(StoreError::Corrupt { .. }) => review::load(Some(Vec::new()), now.wall),
+            found => review::load(found?, now.wall),
+        };
         // What the rules remember is not worth the queue: they begin anew.
         let alerts = StoreError::readable(alerts)?;
         self.registry.pairs = match store.read(|v| v.meta(PAIRS)) {
@@ -349,6 +353,7 @@ impl Builder {
             watchdog: Arc::new(timer.clone()),
             pauses: RwLock::new(load_pauses(pauses)),
             review: RwLock::new(review),
+            answered: Mutex::default(),
             trace: self.trace,
             names: RwLock::default(),
             phase: AtomicU8::new(Phase::Open as u8),
@@ -395,11 +400,25 @@ impl Builder {
                         core.timer.alone(core.shared.now().mono.after(Duration::from_secs(1)));
                     }
                 }
+                // In a while it is looked whether there is room again, also if nobody asks for anything.
+                StoreEvent::Room { room, .. } => {
+                    if let Some(core) = weak.upgrade() {
+                        if room > Room::Normal {
+                            core.timer.alone(core.shared.now().mono.after(ROOM_AGAIN));
+                        }
+                        core.shared.report.paused();
+                    }
+                }
                 StoreEvent::HealStarted { .. } | StoreEvent::SlowClosure { .. } => {}
             }
         }));
         if rewound {
-            hold_for_review(&shared, &opened, kept.last, now.wall)?;
+            hold_for_review(&shared, &opened, kept.dated(), now.wall)?;
+        }
+        let room = store.room();
+        if room > Room::Normal {
+            reporter.warn(room_says(room));
+            timer.alone(now.mono.after(ROOM_AGAIN));
         }
         let suspects = recover_claims(&shared, &opened.running, &opened.slots, self.boot, self.nonce)?;
         suspect_messages(&core, &opened.slots)?;

@@ -11,6 +11,7 @@ pub(crate) mod trash;
 pub use self::choices::{Choice, Needs};
 use self::choices::{Scene, lost, offered};
 use crate::error::Error;
+use crate::handler::fail::was_cut;
 use crate::handler::job::title;
 use crate::handler::shared::{InsideTransaction, Shared};
 use crate::jobs::Jobs;
@@ -490,6 +491,8 @@ fn rebuilt(shared: &Shared, verdict: &Verdict, effects: &[EffectRecord]) -> Verd
             let entry = shared.registry.effect(&effect.name);
             // Where the result is lost, the reference that is known may do: the app may have learnt to read it since.
             let known = record.filter(|r| matches!(r.result, Some(Stored::Lost(_)))).and_then(|r| r.reference.as_ref());
+            // One that was cut names another operation, or none.
+            let known = known.filter(|reference| !was_cut(reference, shared.limits.key));
             let found = reference.as_ref().or(known);
             let (result, undo) = record
                 .zip(entry)

@@ -21,8 +21,9 @@ use crate::model::shown::Shown;
 use crate::model::time::Wall;
 use crate::observe::book::Book;
 use crate::observe::{AlertRules, events};
-use crate::store::{Lane, Opened, Slot, Store, StoreError, StoreEvent};
+use crate::store::{Lane, Opened, Room, Slot, Store, StoreError, StoreEvent};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What is watched, and who is told: what the file knows of it, before anything happens.
 pub(super) fn alarms(
@@ -60,9 +61,28 @@ pub(super) fn tell(e: &StoreEvent) {
         StoreEvent::Healed { after_ms } => events::heal_ended(*after_ms),
         StoreEvent::HookFailed { error } => events::warning(&format!("no job was claimed in this round: {error}")),
         // The timer has warned while the closure held the writer.
-        StoreEvent::SlowClosure { .. } => {}
+        StoreEvent::SlowClosure { .. } | StoreEvent::Room { changed: false, .. } => {}
+        StoreEvent::Room { room, .. } => events::warning(room_says(*room)),
         StoreEvent::Stopped { error: error @ StoreError::Stopped(_) } => events::warning(&error.to_string()),
         StoreEvent::Stopped { error } => events::warning(&format!("the queue has stopped: {error}")),
+    }
+}
+
+/// After this it is tried again to take the reserve back.
+pub(super) const ROOM_AGAIN: Duration = Duration::from_secs(10);
+
+/// What the disk has room for, for the log.
+pub(super) fn room_says(room: Room) -> &'static str {
+    match room {
+        Room::Normal => "the disk has room again: new work is taken, and jobs begin",
+        Room::Low => {
+            "the disk is full: nothing new is taken, no job and no risky effect begins until there is room; what is under way is \
+             still recorded, in a reserve"
+        }
+        Room::Critical => {
+            "the disk is full, and the reserve is used up: no effect begins until there is room; what is under way is still \
+             recorded as long as that fits"
+        }
     }
 }
 

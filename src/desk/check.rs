@@ -8,15 +8,16 @@ use crate::engine::core::Core;
 use crate::engine::idle;
 use crate::engine::ops::named;
 use crate::error::Error;
+use crate::handler::call::{asked_keys, probe_async, probe_blocking};
 use crate::handler::calls::Question;
-use crate::handler::effect::{Begun, Prober};
+use crate::handler::effect::Prober;
 use crate::handler::fail::cut;
 use crate::handler::reply::{Answer, Reply, Waited, answer};
 use crate::handler::shared::{Changed, keep, store_error};
 use crate::handler::undo;
 use crate::jobs::Jobs;
 use crate::model::effect::{EffectRecord, Probed};
-use crate::model::id::{EffectId, JobId};
+use crate::model::id::{EffectId, IdempotencyKey, JobId};
 use crate::model::time::Wall;
 use crate::rules::effect::Asking;
 use crate::rules::review::{self, Check};
@@ -77,8 +78,10 @@ impl Jobs {
         let prober = entry.ok_or_else(|| Refusal::NotAChoice(format!(
                 "no probe is registered for {effect}: look it up at the provider and decide, or register one (Builder::probe)"
             )))?;
-        let kind = shared.store.read(|v| v.record(letter.job))?.map(|job| job.kind);
-        let at_most = kind.map_or(shared.plain.attempt_timeout, |kind| shared.rules_of(kind).attempt_timeout);
+        let row = shared.store.read(|v| v.job(letter.job))?.ok_or(Error::NotFound(letter.job))?;
+        let rules = shared.rules_of(row.kind);
+        let at_most = rules.attempt_timeout;
+        let keys = asked_keys(shared, &row, &shared.kind_name(row.kind), &record, rules);
         let core = &self.0.core;
         let of = Of {
             job: letter.job,
@@ -89,7 +92,7 @@ impl Jobs {
             asking,
         };
         // Whoever asks next waits until this is written down; a probe that outlives the wait keeps that for itself.
-        let (probed, asks) = ask(core, prober, record, of.clone(), asks, at_most)?;
+        let (probed, asks) = ask(core, prober, (record, keys), of.clone(), asks, at_most)?;
         let text = review::in_words(&probed, asking.settled);
         let answer = match &probed {
             Probed::Found { reference, .. } => CheckAnswer::Happened(reference.clone()),
@@ -161,7 +164,7 @@ type Told = (Probed, Option<Question>);
 fn ask(
     core: &Arc<Core>,
     prober: Prober,
-    record: EffectRecord,
+    (record, keys): (EffectRecord, Vec<IdempotencyKey>),
     of: Of,
     asks: Question,
     at_most: Duration,
@@ -179,7 +182,7 @@ fn ask(
     let over = match prober {
         Prober::Blocking(f) => {
             let thread = idle::aside(move || {
-                said(f(&record.request, record.version, &record.key));
+                said(probe_blocking(&*f, &record, &keys));
                 Ok(())
             });
             match reply.wait_at_most(at_most) {
@@ -192,13 +195,9 @@ fn ask(
             }
         }
         Prober::Async(f) => {
-            let future = match f(&record.request, record.version, &record.key) {
-                Begun::Answer(probed) => return Ok((probed, None)),
-                Begun::Future(future) => future,
-            };
             let bridge =
                 shared.bridge.as_ref().ok_or_else(|| Error::NoRuntime(format!("the probe of {}", record.id)))?;
-            let end = bridge.spawn_abortable(Box::pin(async move { said(future.await) }));
+            let end = bridge.spawn_abortable(Box::pin(async move { said(probe_async(f, &record, &keys).await) }));
             match reply.wait_at_most(at_most) {
                 Waited::Told(told) => return Ok(told),
                 Waited::Over => {
@@ -254,7 +253,7 @@ impl CheckedOp {
         let calls = |r: &EffectRecord| shared.call_facts(of.job, r, now);
         let env = Env { now, draw: shared.draw(), calls: &calls };
         let check = Check { effect: &of.effect, who: &of.who, shown: of.shown, asking: of.asking };
-        let rules = shared.rules_of(job.kind);
+        let rules = &*shared.in_force(shared.rules_of(job.kind));
         let mut probed = self.probed.clone();
         if let Probed::Found { undo, .. } = &mut probed {
             *undo = shared.registry.runs(undo.take());

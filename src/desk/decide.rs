@@ -12,6 +12,7 @@ use crate::handler::reply::{Answer, Reply, answer};
 use crate::handler::shared::{Changed, InsideTransaction, keep, store_error};
 use crate::handler::undo;
 use crate::jobs::Jobs;
+use crate::model::effect::{EffectState, Refusal as NotHappened};
 use crate::model::id::{EffectId, JobId};
 use crate::model::letter::{Signed, Verdict};
 use crate::rules::Refusal;
@@ -274,7 +275,7 @@ impl DecideOp {
         let effects = tx.effects(self.job)?;
         let verdict = rebuilt(shared, &verdict, &effects);
         let running = |id: &EffectId| running(shared, self.job, &verdict, id);
-        let rules = shared.rules_of(job.kind);
+        let rules = &*shared.in_force(shared.rules_of(job.kind));
         let memos = if matches!(verdict, Verdict::ReplayFrom { .. }) { tx.memos(self.job)? } else { Vec::new() };
         let (shown, running) = (self.shown, &running);
         let case = Case { job: &job, letter: &letter, effects: &effects, shown, running, rules };
@@ -302,6 +303,9 @@ impl Op for DecideOp {
                 // Only now: an undone decision must not make an effect forget when its last call ended.
                 for e in changes.first().map_or(&[][..], |c| c.change.effects()) {
                     self.core.shared.calls.forget(self.job, &e.id);
+                    if let EffectState::Refused(NotHappened::Person { .. }) = e.state {
+                        self.core.shared.answered(self.job, &e.id);
+                    }
                 }
                 self.core.shared.report.changed(&changes);
                 self.answer.send(Ok(came));

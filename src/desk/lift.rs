@@ -18,8 +18,8 @@ impl Jobs {
     pub fn review(&self) -> Option<Review> {
         self.shared().review.read().clone()
     }
-    /// Somebody has compared the file with the providers: from now on an effect without a record was never called. What is asked
-    /// already stays asked. Returns what was lifted; [`decisions`](Self::decisions) lists it. What is paused stays paused:
+    /// Somebody has compared the file with the providers: from now on an effect without a record was never called, and what the copy says of
+    /// refused and unsure calls counts again. What is asked already stays asked. Returns what was lifted; [`decisions`](Self::decisions) lists it. What is paused stays paused:
     /// [`resume`](Self::resume) with [`Scope::All`](crate::Scope::All).
     ///
     /// # Errors

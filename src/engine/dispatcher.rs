@@ -14,7 +14,7 @@ use crate::model::job::JobState;
 use crate::model::time::{Mono, Now};
 use crate::rules::Env;
 use crate::rules::lifecycle::{self, Claim};
-use crate::store::{RoundHook, StoreError, Tell, Write};
+use crate::store::{Room, RoundHook, StoreError, Tell, Write};
 use crossbeam_channel::Sender;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -180,7 +180,9 @@ impl Dispatcher {
 
     fn claim_all(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         let mut wanted = [self.wanted(Pooled::Threads), self.wanted(Pooled::Tasks)];
-        if self.suspect_alone() || wanted.iter().all(|w| w.any == 0) {
+        // Nothing is begun while the disk is full.
+        let full = self.core.shared.store.room() > Room::Normal;
+        if full || self.suspect_alone() || wanted.iter().all(|w| w.any == 0) {
             return Ok(());
         }
         let now = self.core.shared.now();
@@ -292,7 +294,7 @@ impl Dispatcher {
         let served = &self.kinds[at];
         let calls = |r: &EffectRecord| self.core.shared.call_facts(id, r, now);
         let env = Env { now, draw: 0, calls: &calls };
-        let claim = lifecycle::claim(&record, token, &effects, &served.kind.rules, &env);
+        let claim = lifecycle::claim(&record, token, &effects, &self.core.shared.in_force(&served.kind.rules), &env);
         let (change, go) = match claim {
             Ok(Claim::Go(change)) => (change, true),
             Ok(Claim::Not(change)) => (change, false),

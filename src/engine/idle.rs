@@ -8,7 +8,7 @@ use crate::handler::shared::store_error;
 use crate::model::attempt::AttemptEnd;
 use crate::model::id::KindId;
 use crate::model::time::Wall;
-use crate::store::{Lane, Op, StoreError, Write};
+use crate::store::{Lane, Op, Room, StoreError, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,6 +69,10 @@ impl Op for IdleOp {
 impl IdleOp {
     fn any_ready(&self, tx: &mut Write<'_>) -> Result<bool, StoreError> {
         let shared = &self.core.shared;
+        if shared.store.room() > Room::Normal {
+            // Nothing is claimed before there is room: as if all of it were paused.
+            return Ok(false);
+        }
         let kinds: Vec<(KindId, String)> = tx.kinds()?;
         for (id, name) in kinds {
             let served = self.core.serves(&name) && !shared.paused(&name);
@@ -98,12 +102,16 @@ pub(crate) fn look(core: &Arc<Core>, at_most: Duration) -> Result<Quiet, Error> 
     }
 }
 
+/// A look takes a round of the writer.
+const ONE_LOOK: Duration = Duration::from_millis(100);
+
 /// Waits until nothing is ready or running.
 pub(crate) fn drain(core: &Arc<Core>, at_most: Duration) -> Result<(), Error> {
     let watch = Stopwatch::start();
     loop {
         let seen = *core.ended_lock.lock();
-        if look(core, at_most.saturating_sub(watch.elapsed()))? != Quiet::Busy {
+        // Somebody who does not want to wait is told how it is all the same.
+        if look(core, at_most.saturating_sub(watch.elapsed()).max(ONE_LOOK))? != Quiet::Busy {
             return Ok(());
         }
         let left = at_most.saturating_sub(watch.elapsed());

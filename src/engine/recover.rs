@@ -78,7 +78,8 @@ impl Op for RecoverOp {
             let now = self.shared.now();
             let calls = |r: &EffectRecord| self.shared.call_facts(*id, r, now);
             let env = Env { now, draw: self.shared.draw(), calls: &calls };
-            if let Ok(change) = lifecycle::recover(&job, *evidence, &effects, self.shared.rules_named(&name), &env) {
+            let rules = self.shared.in_force(self.shared.rules_named(&name));
+            if let Ok(change) = lifecycle::recover(&job, *evidence, &effects, &rules, &env) {
                 let changed = super::ops::named(tx, &self.shared, change)?;
                 self.changes.extend(undo::put(tx, &self.shared, changed, None)?);
             }

@@ -59,7 +59,12 @@ pub(crate) struct LiftOp {
 
 impl Op for LiftOp {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        self.lifted = self.shared.review.read().clone();
+        self.lifted = match tx.meta(REVIEW) {
+            // There is none, or it was lifted in this very round.
+            Ok(None) => None,
+            Ok(Some(_)) | Err(StoreError::Corrupt { .. }) => self.shared.review.read().clone(),
+            Err(e) => return Err(e),
+        };
         let Some(review) = &self.lifted else { return Ok(()) };
         tx.remove_meta(REVIEW)?;
         let entry = Entry::ReviewLifted {
@@ -74,6 +79,7 @@ impl Op for LiftOp {
         let told = match (result, self.lifted) {
             (Ok(()), Some(review)) => {
                 *self.shared.review.write() = None;
+                self.shared.answered.lock().clear();
                 self.shared.report.paused();
                 Ok(review)
             }

@@ -47,6 +47,7 @@ pub(crate) fn take(observer: &Observer, shared: &Shared, alarms: Option<&Alarms>
     gauges.paused_topics = pauses.topics.keys().cloned().collect();
     drop(pauses);
     gauges.store_size_bytes = shared.store.size_bytes();
+    gauges.disk = shared.store.room().as_str();
     Ok(observer.counters().snapshot(now.wall, gauges))
 }
 

@@ -6,7 +6,7 @@ use crate::handler::cx::Cx;
 use crate::handler::effect::panic_text;
 use crate::handler::handlers::{Handler, Payload, Run};
 use crate::handler::shared::{Pauses, Phase};
-use crate::model::attempt::AttemptEnd;
+use crate::model::attempt::{AttemptEnd, PANICKED};
 use crate::store::SlotNo;
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::RwLockReadGuard;
@@ -124,6 +124,6 @@ pub(crate) fn panicked(attempt: &crate::handler::attempt::Attempt, text: String,
     match attempt.stopped() {
         Some(crate::model::attempt::Stop::Finished) => AttemptEnd::Success,
         Some(stop) => AttemptEnd::Stopped(stop),
-        None => AttemptEnd::Panicked(crate::handler::fail::cut(text, limit)),
+        None => AttemptEnd::Panicked(crate::handler::fail::cut(text, limit.saturating_sub(PANICKED.len()))),
     }
 }

@@ -7,10 +7,13 @@ use super::effect::{Begun, Called, OnRequest};
 use super::fail::Fail;
 use super::learn::{News, Told, learn};
 use super::reply::Reply;
+use super::shared::Shared;
 use crate::error::Error;
 use crate::model::attempt::Stop;
 use crate::model::effect::{CallEnd, EffectRecord, Probed, Stored};
 use crate::model::id::{EffectId, IdempotencyKey};
+use crate::model::job::JobRow;
+use crate::model::policy::KindRules;
 use crate::planted::on;
 use crate::rules::effect::Asking;
 use std::sync::Arc;
@@ -133,11 +136,59 @@ impl NotMade {
     }
 }
 
+/// The keys under which a provider is asked: that of the record, and where an older copy of the file may have forgotten refusals those
+/// of as many generations as there can have been.
+pub(crate) fn asked_keys(
+    shared: &Shared,
+    row: &JobRow,
+    kind: &str,
+    record: &EffectRecord,
+    rules: &KindRules,
+) -> Vec<IdempotencyKey> {
+    let later = if record.is_doubted() { rules.max_attempts.min(MOST_FORGOTTEN) } else { 0 };
+    let key = |n| shared.idempotency_key(row, kind, &record.id, record.generation.saturating_add(n));
+    std::iter::once(record.key.clone()).chain((1..=later).map(key)).collect()
+}
+
+/// More refusals than any kind has attempts for.
+const MOST_FORGOTTEN: u32 = 32;
+
+/// Asks under one key after the other: "not there" is true only if it is not there under any of them.
+pub(crate) fn probe_blocking(f: &OnRequest<Probed>, record: &EffectRecord, keys: &[IdempotencyKey]) -> Probed {
+    for key in keys {
+        match f(&record.request, record.version, key) {
+            Probed::NotThere => {}
+            told @ (Probed::Found { .. } | Probed::CannotTell(_)) => return told,
+        }
+    }
+    Probed::NotThere
+}
+
+/// The same, awaited.
+pub(crate) async fn probe_async(
+    f: Arc<OnRequest<Begun<Probed>>>,
+    record: &EffectRecord,
+    keys: &[IdempotencyKey],
+) -> Probed {
+    for key in keys {
+        let told = match f(&record.request, record.version, key) {
+            Begun::Future(future) => future.await,
+            Begun::Answer(told) => told,
+        };
+        match told {
+            Probed::NotThere => {}
+            told @ (Probed::Found { .. } | Probed::CannotTell(_)) => return told,
+        }
+    }
+    Probed::NotThere
+}
+
 /// A question to the provider. Whoever asks it also records the answer: the handler may be fenced and gone by then, and "it
 /// happened" counts all the same.
 pub(crate) struct Ask {
     attempt: Arc<Attempt>,
     record: Box<EffectRecord>,
+    keys: Vec<IdempotencyKey>,
     asking: Asking,
 }
 
@@ -146,19 +197,16 @@ pub(crate) type Asked = Result<Option<Told<EffectRecord>>, Fail>;
 
 impl Ask {
     pub(crate) fn new(attempt: &Arc<Attempt>, record: Box<EffectRecord>, asking: Asking) -> Self {
-        Self { attempt: attempt.clone(), record, asking }
+        let keys = asked_keys(&attempt.shared, &attempt.row, &attempt.stored_kind, &record, &attempt.kind.rules);
+        Self { attempt: attempt.clone(), record, keys, asking }
     }
     /// On this thread.
     pub(crate) fn blocking(&self, f: &OnRequest<Probed>) -> Asked {
-        let probed = f(&self.record.request, self.record.version, &self.record.key);
-        Ok(self.answered(probed)?.wait())
+        Ok(self.answered(probe_blocking(f, &self.record, &self.keys))?.wait())
     }
     /// Inside a task of the engine's own.
     pub(crate) async fn future(&self, f: Arc<OnRequest<Begun<Probed>>>) -> Asked {
-        let probed = match f(&self.record.request, self.record.version, &self.record.key) {
-            Begun::Future(future) => future.await,
-            Begun::Answer(probed) => probed,
-        };
+        let probed = probe_async(f, &self.record, &self.keys).await;
         Ok(self.answered(probed)?.await)
     }
     /// The task that asked is gone with its runtime.

@@ -424,6 +424,7 @@ fn rebuild<E: Effect>(request: &[u8], version: u32, reference: Option<&str>) -> 
 fn unreadable(fail: &Fail, limits: &Limits) -> Called {
     // Nothing was called; but the store holds an intent, so it is said as plainly as "it never left".
     let text = format!("the stored request cannot be read: {}", fail.text(limits.error_text));
+    let text = super::fail::cut(text, limits.error_text);
     Called { end: CallEnd::NotSent(text.clone()), fail: Some(Fail::not_sent(text).for_good()) }
 }
 

@@ -85,7 +85,8 @@ impl End {
         let effects = if job.effects > 0 { tx.effects(id)? } else { Vec::new() };
         let calls = |r: &EffectRecord| shared.call_facts(id, r, now);
         let env = Env { now, draw: shared.draw(), calls: &calls };
-        let Ok(change) = lifecycle::end(&job, &a.lease, self.how.clone(), &effects, &a.kind.rules, &env) else {
+        let rules = shared.in_force(&a.kind.rules);
+        let Ok(change) = lifecycle::end(&job, &a.lease, self.how.clone(), &effects, &rules, &env) else {
             return Ok(false);
         };
         // Only with its success: the finish gate may have made a question of it.

@@ -176,6 +176,9 @@ impl EnqueueOp {
 }
 
 impl Op for EnqueueOp {
+    fn is_new_work(&self) -> bool {
+        true
+    }
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         self.done.clear();
         self.changes.clear();
@@ -257,6 +260,9 @@ impl RunAgainOp {
 }
 
 impl Op for RunAgainOp {
+    fn is_new_work(&self) -> bool {
+        true
+    }
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         let came = self.again(tx);
         keep(&mut self.done, came)

@@ -165,9 +165,17 @@ impl Fail {
     }
 }
 
+/// The end of a text that was cut.
+const MARK: &str = "... (cut)";
+
+/// Whether a text of at most `limit` bytes is what [`cut`] left of a longer one.
+pub(crate) fn was_cut(text: &str, limit: usize) -> bool {
+    // A character that does not fit has at most four bytes.
+    text.len() + 4 > limit && text.ends_with(MARK)
+}
+
 /// Cuts at a character boundary, saying so.
 pub(crate) fn cut(mut text: String, limit: usize) -> String {
-    const MARK: &str = "... (cut)";
     if text.len() > limit {
         let mut end = limit.saturating_sub(MARK.len());
         while end > 0 && !text.is_char_boundary(end) {

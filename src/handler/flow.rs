@@ -21,6 +21,10 @@ use crate::rules::effect::{Asking, Request, Same};
 use crate::store::Lane;
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// After this a job that found no room on the disk is claimed again, if there is room.
+const NO_ROOM: Duration = Duration::from_secs(30);
 
 /// One `cx.effect(..)` on its way.
 pub(crate) struct Flow {
@@ -56,7 +60,7 @@ impl Flow {
         };
         let id = EffectId { name: E::NAME.to_owned(), part: now.part() };
         if id.part.len() > shared.limits.key {
-            return Err(too_big("part of an effect", id.part.len(), shared.limits.key));
+            return Err(too_long("part of an effect", 0, id.part.len(), shared.limits.key));
         }
         let body =
             serde_json::to_vec(now).map_err(|e| Fail::permanent(format!("the request could not be encoded: {e}")))?;
@@ -123,6 +127,9 @@ impl Flow {
                 // An older copy of the file had none until now.
                 self.stored = Some(record.id.clone());
                 Ok(Next::Probe(record, asking))
+            }
+            Some(Ok(Began::NoRoom)) => {
+                Err(Fail::not_yet("the disk is full: no effect begins before there is room", NO_ROOM))
             }
             Some(Ok(Began::Stop(stop))) => Err(self.attempt.stop(stop)),
             Some(Err(e)) => Err(refused(&self.attempt, e)),
@@ -233,7 +240,7 @@ pub(crate) fn remembered<T: DeserializeOwned>(a: &Arc<Attempt>, name: &str, comm
     a.go_on()?;
     let sort = if commit { "commit" } else { "step" };
     if name.is_empty() || name.len() > a.shared.limits.name {
-        return Err(too_big("name of a step or commit", name.len(), a.shared.limits.name));
+        return Err(too_long("name of a step or commit", 1, name.len(), a.shared.limits.name));
     }
     a.take("step or commit", name, "")?;
     a.at_step(format!("{sort} {name}"));
@@ -320,8 +327,13 @@ fn lost(a: &Arc<Attempt>, _e: &Error) -> Fail {
 }
 
 fn too_big(what: &str, len: usize, limit: usize) -> Fail {
-    let next = if len == 0 { "give it a name" } else { "store large data elsewhere and keep a reference" };
-    Fail::permanent(format!("the {what} has {len} bytes, at least 1 and at most {limit} are allowed: {next}"))
+    let next = "store large data elsewhere and keep a reference";
+    Fail::permanent(format!("the {what} has {len} bytes, at most {limit} are allowed: {next}"))
+}
+
+fn too_long(what: &str, least: usize, len: usize, limit: usize) -> Fail {
+    let next = if len < least { "give it one" } else { "use a shorter one" };
+    Fail::permanent(format!("the {what} has {len} bytes, {least} to {limit} are allowed: {next}"))
 }
 
 fn short_type<T>() -> &'static str {

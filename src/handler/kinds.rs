@@ -29,6 +29,13 @@ pub(crate) struct Kind {
     pub(crate) stake: fn(&JobRow) -> Option<u64>,
 }
 
+impl Kind {
+    /// It, or this effect of it, had another name before: keys may have been made of that.
+    pub(crate) fn was_renamed(&self, effect: &str) -> bool {
+        !self.aliases.is_empty() || self.rules.card(effect).is_some_and(|card| !card.aliases.is_empty())
+    }
+}
+
 /// Everything registered, but for the handlers.
 #[derive(Default)]
 pub(crate) struct Kinds {

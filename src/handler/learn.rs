@@ -111,7 +111,13 @@ impl LearnOp {
                 *old = new.clone();
             }
         }
-        Ok(lifecycle::learned(change, letter.as_ref(), &all, &self.attempt.kind.rules, env))
+        Ok(lifecycle::learned(
+            change,
+            letter.as_ref(),
+            &all,
+            &self.attempt.shared.in_force(&self.attempt.kind.rules),
+            env,
+        ))
     }
 }
 

@@ -11,12 +11,13 @@ use super::shared::{Changed, Did, InsideTransaction, Shared, store_error};
 use super::tx::Tx;
 use super::undo;
 use crate::model::attempt::{AttemptEnd, Stop};
-use crate::model::effect::{EffectRecord, Stored};
+use crate::model::effect::{EffectRecord, EffectState, Stored};
 use crate::model::id::{EffectId, Lease};
 use crate::model::job::{JobRecord, Memo};
 use crate::rules::effect::{self, Asking, Begin, Request, Same};
-use crate::rules::{Env, Refusal, lifecycle, older};
-use crate::store::{AppRun, Op, StoreError, Write};
+use crate::rules::older::{self, Doubted};
+use crate::rules::{Env, Refusal, lifecycle};
+use crate::store::{AppRun, Op, Room, StoreError, Write};
 use std::sync::Arc;
 
 /// What the writer said to `cx.effect(..)`.
@@ -25,6 +26,8 @@ pub(crate) enum Began {
     Call(Call),
     Probe(Box<EffectRecord>, Asking),
     Stop(Stop),
+    /// The disk is full: what cannot be recorded does not begin.
+    NoRoom,
 }
 
 fn load(tx: &mut Write<'_>, lease: &Lease) -> Result<Option<JobRecord>, StoreError> {
@@ -56,38 +59,44 @@ impl BeginOp {
             Some(id) => tx.effect(a.id(), id)?,
             None => None,
         };
+        let is_done = record.as_ref().is_some_and(|r| r.state == EffectState::Confirmed);
+        let no_room = match shared.store.room() {
+            Room::Normal => false,
+            Room::Low => self.request.risk.is_risky(),
+            Room::Critical => true,
+        };
+        if no_room && !is_done {
+            return nothing(Ok(Began::NoRoom));
+        }
         let now = shared.now();
         let calls = |r: &EffectRecord| shared.call_facts(a.id(), r, now);
         let env = Env { now, draw: shared.draw(), calls: &calls };
         let of = record.as_ref().map_or_else(|| self.request.id.clone(), |r| r.id.clone());
         let key = |generation| shared.idempotency_key(&a.row, &a.stored_kind, &of, generation);
         let unasked = self.unasked(tx)?;
-        let mut changes = Vec::new();
-        let review = shared.review.read().clone();
+        let (mut changes, mut same) = (Vec::new(), self.same);
+        let review = shared.review_of(a.id(), &of);
         if let Some(review) = review {
             // What is not in an older copy of the file may have happened: from here on it has a record, like every call.
-            match older::doubted(&job, &a.lease, record.as_ref(), &self.request, &unasked, &review, &key) {
-                Ok(Some(change)) => {
+            let renamed = a.kind.was_renamed(&self.request.id.name);
+            let request = &self.request;
+            let told = older::doubted(&job, &a.lease, record.as_ref(), request, &unasked, &review, renamed, &key);
+            match told {
+                Ok(Some(Doubted { change, is_of_now })) => {
                     tx.put(&change)?;
-                    job = change.record().clone();
+                    // As it was put, with its history.
+                    let Some(put) = load(tx, &a.lease)? else { return nothing(Err(Refusal::Fenced.into())) };
+                    job = put;
                     record = change.effects().first().cloned();
+                    same = if is_of_now { Same::Yes } else { same };
                     changes.push(a.changed(change));
                 }
                 Ok(None) => {}
                 Err(refusal) => return nothing(Err(refusal.into())),
             }
         }
-        let begun = effect::begin(
-            &job,
-            &a.lease,
-            record.as_ref(),
-            self.same,
-            &self.request,
-            &unasked,
-            &a.kind.rules,
-            &env,
-            &key,
-        );
+        let begun =
+            effect::begin(&job, &a.lease, record.as_ref(), same, &self.request, &unasked, &a.kind.rules, &env, &key);
         let told = match begun {
             Err(refusal) => Err(refusal.into()),
             Ok(Begin::Recorded { result, differs }) => Ok(Began::Recorded(result, differs)),
@@ -306,7 +315,7 @@ impl CommitOp {
                 lease,
                 Memo { name: name.clone(), commit: true, value: value.clone(), number: 0 },
             ),
-            None => lifecycle::end(&job, lease, AttemptEnd::Success, &effects, &a.kind.rules, &env),
+            None => lifecycle::end(&job, lease, AttemptEnd::Success, &effects, &a.shared.in_force(&a.kind.rules), &env),
         };
         match change {
             Ok(change) => {

@@ -10,17 +10,18 @@ use crate::error::Error;
 use crate::model::Limits;
 use crate::model::attempt::Run;
 use crate::model::effect::EffectRecord;
-use crate::model::id::{IdempotencyKey, JobId, JobKey, KindId};
+use crate::model::id::{EffectId, IdempotencyKey, JobId, JobKey, KindId};
 use crate::model::job::JobRow;
 use crate::model::outbox::TopicNews;
-use crate::model::policy::{KindRules, Policy};
+use crate::model::policy::{KindRules, OnDead, Policy};
 use crate::model::review::Review;
 use crate::model::time::Now;
 use crate::rules::{CallFacts, Change};
 use crate::store::{Lane, Op, Store, StoreError};
 use parking_lot::{Mutex, RwLock};
+use std::borrow::Cow;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -189,6 +190,8 @@ pub(crate) struct Shared {
     pub(crate) pauses: RwLock<Pauses>,
     /// The file may be an older copy, and nobody has lifted that yet.
     pub(crate) review: RwLock<Option<Review>>,
+    /// What people said meanwhile of effects; another process asks them again.
+    pub(crate) answered: Mutex<HashSet<(JobId, EffectId)>>,
     pub(crate) trace: TraceParent,
     pub(crate) names: RwLock<HashMap<KindId, Arc<str>>>,
     pub(crate) phase: AtomicU8,
@@ -262,6 +265,25 @@ impl Shared {
     /// The rules of a stored kind: the registered ones, or the plain defaults for a kind that today's app does not know.
     pub(crate) fn rules_of(&self, kind: KindId) -> &KindRules {
         self.rules_named(&self.kind_name(kind))
+    }
+    /// Rules as they hold now: while the file is under review nothing is undone by itself, because what was done later may not be known.
+    pub(crate) fn in_force<'a>(&self, rules: &'a KindRules) -> Cow<'a, KindRules> {
+        if rules.on_dead == OnDead::Undo && self.review.read().is_some() {
+            Cow::Owned(KindRules { on_dead: OnDead::Hold, ..rules.clone() })
+        } else {
+            Cow::Borrowed(rules)
+        }
+    }
+    /// The review that holds for an effect: none, once a person has answered for it while the file was under review.
+    pub(crate) fn review_of(&self, job: JobId, effect: &EffectId) -> Option<Review> {
+        let review = self.review.read();
+        review.as_ref().filter(|_| !self.answered.lock().contains(&(job, effect.clone()))).cloned()
+    }
+    /// A person says that an effect did not happen.
+    pub(crate) fn answered(&self, job: JobId, effect: &EffectId) {
+        if self.review.read().is_some() {
+            self.answered.lock().insert((job, effect.clone()));
+        }
     }
     pub(crate) fn rules_named(&self, name: &str) -> &KindRules {
         self.registry.kind(name).map_or(&self.plain, |k| &k.rules)

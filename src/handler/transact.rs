@@ -41,6 +41,9 @@ where
     E: From<Error> + Send + 'static,
     F: Fn(&mut Tx<'_>) -> Result<T, E> + Send + 'static,
 {
+    fn is_new_work(&self) -> bool {
+        true
+    }
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         self.did = Did::default();
         let kept = RefCell::new(None);

@@ -98,6 +98,11 @@ fn signed(ms: u64) -> i64 {
 }
 
 impl Marks {
+    /// The last time that the file surely knows of; 0 where its clock could not be believed: nothing is younger than that.
+    pub(crate) fn dated(self) -> Wall {
+        let steady = self.trusted_ms >= BELIEVED_MS && self.last.0.saturating_add(SLACK_MS) >= self.high.0;
+        if steady { self.last } else { Wall(0) }
+    }
     pub(crate) fn to_bytes(self) -> [u8; 32] {
         let mut out = [0; 32];
         out[..8].copy_from_slice(&self.high.0.to_le_bytes());

@@ -69,6 +69,9 @@ pub enum Stop {
     Finished,
 }
 
+/// What stands before the text of a panic.
+pub const PANICKED: &str = "panicked: ";
+
 /// How an attempt ended, as the engine saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttemptEnd {

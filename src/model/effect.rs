@@ -273,9 +273,10 @@ pub struct EffectRecord {
 }
 
 impl EffectRecord {
-    /// No claim of this file called it: it may have been called by what an older copy of the file does not know of.
+    /// Its newest call is none that this file knows of: an older copy of the file may have forgotten one, and nothing was called since
+    /// that was found.
     pub fn is_doubted(&self) -> bool {
-        self.token == Token(0)
+        self.token.is_of_no_claim()
     }
     /// It happened and was undone, or that was begun: the job must not go on as if it stood.
     pub fn is_taken_back(&self) -> bool {

@@ -103,6 +103,10 @@ impl Token {
     pub fn number(self) -> u64 {
         self.0
     }
+    /// The first of an epoch: claims have later ones.
+    pub fn is_of_no_claim(self) -> bool {
+        self == Self::first_of(self.epoch())
+    }
     /// The epoch this token belongs to.
     pub fn epoch(self) -> u32 {
         u32::try_from(self.0 >> Self::COUNTER_BITS).unwrap_or(u32::MAX)

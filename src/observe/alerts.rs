@@ -117,17 +117,20 @@ pub enum AlertRule {
     RetryRatio,
     /// The file may be an older copy, and nobody has lifted its review. Speaks at once, whenever any rule is on.
     OlderCopy,
+    /// The disk is full: nothing new is taken. Speaks at once, whenever any rule is on.
+    DiskFull,
 }
 
 impl AlertRule {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::DeadLetters,
         Self::SameJobFailing,
         Self::OldestJob,
         Self::OutboxStuck,
         Self::RetryRatio,
         Self::OlderCopy,
+        Self::DiskFull,
     ];
     /// What it says of this, as one name.
     pub(crate) fn about(self, of: &dyn std::fmt::Display) -> String {
@@ -142,6 +145,7 @@ impl AlertRule {
             Self::OutboxStuck => "outbox-stuck",
             Self::RetryRatio => "retry-ratio",
             Self::OlderCopy => "older-copy",
+            Self::DiskFull => "disk-full",
         }
     }
 }

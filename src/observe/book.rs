@@ -18,6 +18,8 @@ pub struct Book {
     pub(super) retries: Retries,
     /// Since when it is told that the file may be an older copy, and in which epoch that was found.
     pub(super) older: Option<(Wall, u32)>,
+    /// Since when it is told that the disk is full.
+    pub(super) full: Option<Wall>,
     /// Numbers given to what was said.
     pub(super) said: u64,
     /// A process told somebody: what is not known to be heard may have been.

@@ -53,6 +53,9 @@ pub struct Gauges {
     pub unknown_kinds: BTreeSet<String>,
     /// The size of the database file.
     pub store_size_bytes: u64,
+    /// What the disk has room for: "normal", "low" (it was full: nothing new is taken, no job and no risky effect begins) or "critical"
+    /// (no effect begins, only what became of things is recorded). Empty in a snapshot that nobody took of a store.
+    pub disk: &'static str,
     /// By topic: what waits in the outbox.
     pub outbox: BTreeMap<String, TopicGauges>,
     /// Topics that are paused by themselves.

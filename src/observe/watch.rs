@@ -67,6 +67,8 @@ pub struct Seen {
     pub retries: u64,
     /// The file may be an older copy, and nobody has lifted its review: the epoch in which that was found.
     pub older: Option<u32>,
+    /// The disk is full.
+    pub full: bool,
 }
 
 /// What follows from one look.
@@ -89,6 +91,7 @@ pub fn look(rules: &AlertRules, book: &Book, seen: &Seen) -> Looked {
     outbox(rules, seen, &mut out);
     retries(rules, seen, &mut out);
     older_copy(seen, &mut out);
+    disk_full(seen, &mut out);
     out
 }
 
@@ -306,6 +309,31 @@ fn older_copy(seen: &Seen, out: &mut Looked) {
             )));
         }
         (Some(_), _) | (None, None) => {}
+    }
+}
+
+fn disk_full(seen: &Seen, out: &mut Looked) {
+    let say = |since: Wall, text: &str| Firing {
+        rule: AlertRule::DiskFull,
+        kind: None,
+        job: None,
+        key: None,
+        topic: None,
+        since,
+        text: text.to_owned(),
+    };
+    match (seen.full, out.book.full) {
+        (true, None) => {
+            out.book.full = Some(seen.now);
+            let text = "the disk is full: nothing new is taken and no job begins; what is under way is recorded in a reserve. Make \
+                        room: the queue goes on by itself";
+            out.notices.push(Notice::Fired(say(seen.now, text)));
+        }
+        (false, Some(since)) => {
+            out.book.full = None;
+            out.notices.push(Notice::Resolved(say(since, "the disk has room again: the queue goes on")));
+        }
+        (true, Some(_)) | (false, None) => {}
     }
 }
 
@@ -570,6 +598,19 @@ mod tests {
         assert_eq!(w.look(4, older(Some(31))).0.len(), 1);
         assert_eq!(w.look(5, older(None)).0, ["over older-copy"]);
         assert_eq!(w.look(6, older(None)), (none(), None));
+    }
+
+    /// Told when it is full and when there is room, once each.
+    #[test]
+    fn a_full_disk_is_told_until_there_is_room() {
+        let mut w = World::new();
+        let full = |full| Seen { full, ..Seen::default() };
+        assert_eq!(w.look(1, full(false)), (none(), None));
+        let said = w.look(2, full(true)).0;
+        assert!(said.len() == 1 && said[0].starts_with("disk-full the disk is full"), "{said:?}");
+        assert_eq!(w.look(3, full(true)), (none(), None));
+        assert_eq!(w.look(4, full(false)).0, ["over disk-full"]);
+        assert_eq!(w.look(5, full(false)), (none(), None));
     }
 
     /// A rule that is switched off says nothing and asks for no look.

@@ -114,7 +114,8 @@ pub fn begin(
 ) -> Result<Begin, Refusal> {
     let continuing = running(job, lease)?;
     // Calling again is a new attempt: it needs one that is left, before the deadline. The first call of a claim has its attempt.
-    let may_call = !continuing || retry::may_begin(job, rules, env.now.wall);
+    // So has one that nobody called in this file.
+    let may_call = !continuing || record.is_some_and(is_first) || retry::may_begin(job, rules, env.now.wall);
     // No second provider beside an unknown first one.
     let earlier = |id: &EffectId| unasked.iter().find(|u| *u != id).map(|u| Begin::Stop(Stop::Earlier(u.clone())));
     let Some(old) = record else {
@@ -239,6 +240,11 @@ fn doubt(old: &EffectRecord, same: Same) -> Option<Question> {
     }
 }
 
+/// It was doubted before it was ever called in this file: its first call is not another attempt.
+fn is_first(record: &EffectRecord) -> bool {
+    record.is_doubted() && record.calls == 1
+}
+
 /// The next call is a new request with a new key.
 pub(super) fn is_renewed(how: NotHappened) -> bool {
     match how {
@@ -330,7 +336,7 @@ fn intend(
     env: &Env<'_>,
 ) -> Begin {
     let mut change = Change::of(job);
-    if again && continuing {
+    if again && continuing && !is_first(&record) {
         // Calling again is a new attempt: the claim that only looked becomes one.
         change.record.attempts = change.record.attempts.saturating_add(1);
         change.record.given_back.settled = change.record.given_back.settled.saturating_sub(1);

@@ -10,7 +10,7 @@ use super::moves::{
 };
 use super::retry::{self, Retry, backoff_ms};
 use super::{Change, Env, Refusal};
-use crate::model::attempt::{AttemptEnd, Class, Failure, Outcome, Stop};
+use crate::model::attempt::{AttemptEnd, Class, Failure, Outcome, PANICKED, Stop};
 use crate::model::effect::{EffectRecord, EffectState};
 use crate::model::fact::Fact;
 use crate::model::id::{EffectId, Lease};
@@ -40,7 +40,7 @@ pub fn end(
     match how {
         AttemptEnd::Success | AttemptEnd::Stopped(Stop::Finished) => succeeded(c, &scene),
         AttemptEnd::Failed(failure) => failed(c, failure, &scene),
-        AttemptEnd::Panicked(text) => failed(c, transient(format!("panicked: {text}")), &scene),
+        AttemptEnd::Panicked(text) => failed(c, transient(format!("{PANICKED}{text}")), &scene),
         AttemptEnd::Stalled => {
             lapsed(c, format!("no sign of progress for {:?}: the lease expired", rules.stall_timeout), &scene);
         }

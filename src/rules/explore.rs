@@ -211,7 +211,12 @@ fn cases() -> Vec<Case> {
         };
         out.push(one("alone", rules(Recovery::ask()), true));
         out.push(one("a careless person", rules(Recovery::ask()), false));
-        for meanwhile in [Meanwhile::Nothing, Meanwhile::Happened, Meanwhile::HappenedAgain] {
+        let mut meanwhile = vec![Meanwhile::Nothing, Meanwhile::Happened, Meanwhile::HappenedAgain];
+        // A key alone is no help where the provider forgets what it refused (docs/running.md).
+        if !matches!(recovery, Recovery::SameKey { .. }) {
+            meanwhile.push(Meanwhile::RefusedAndHappened);
+        }
+        for meanwhile in meanwhile {
             let case = one(&format!("in an older copy, {meanwhile:?}"), rules(Recovery::ask()), true);
             out.push(Case { older: Some(meanwhile), less: 1, ..case });
         }

@@ -12,17 +12,28 @@ use crate::model::id::{EffectId, IdempotencyKey, Lease, Token};
 use crate::model::job::JobRecord;
 use crate::model::letter::Entry;
 use crate::model::review::Review;
+use crate::model::time::Wall;
 use crate::planted::on;
 
 /// What is said of an effect that may have been called by what the file does not know of.
 const TEXT: &str = "the file may be an older copy, or a new one in the place of another: this may have been called by what is not in it";
 
+/// How a record came to be doubted.
+pub struct Doubted {
+    /// To be written before anything is decided about it.
+    pub change: Change,
+    /// It is the request of now, under a key that it may have been called with.
+    pub is_of_now: bool,
+}
+
 /// The record of an effect that the handler asks for, as one call of which nobody knows the outcome; `None` where there is nothing to
-/// doubt: it is confirmed, nobody is sure of it anyway, or it was looked at since the copy was found. `unasked` as for
-/// [`begin`](super::effect::begin): beside what has to be asked first no second effect begins.
+/// doubt: it is confirmed, or it was called or looked at since the copy was found. `unasked` as for
+/// [`begin`](super::effect::begin): beside what has to be asked first no second effect begins. `renamed`: what it was called with before
+/// may have had another name, and so another key.
 ///
 /// # Errors
 /// The lease is over.
+#[expect(clippy::too_many_arguments, reason = "a decision names everything it rests on")]
 pub fn doubted(
     job: &JobRecord,
     lease: &Lease,
@@ -30,28 +41,34 @@ pub fn doubted(
     request: &Request,
     unasked: &[EffectId],
     review: &Review,
+    renamed: bool,
     fresh_key: &dyn Fn(u32) -> IdempotencyKey,
-) -> Result<Option<Change>, Refusal> {
+) -> Result<Option<Doubted>, Refusal> {
     running(job, lease)?;
+    let is_open = record.is_some_and(|r| r.state.is_unresolved());
     let id = record.map_or(&request.id, |r| &r.id);
-    if on("older-copy-trusted") || unasked.iter().any(|u| u != id) {
+    if on("older-copy-trusted") || (!is_open && unasked.iter().any(|u| u != id)) {
         return Ok(None);
     }
-    let mut doubted = match record {
-        None => first(request, None, 1, fresh_key(1), review.since),
-        Some(old) if old.conflict || old.last_call >= review.found => return Ok(None),
+    // A clock that was set says nothing of what came first; epochs do.
+    if record.is_some_and(|r| r.conflict || r.token.epoch() >= review.epoch) {
+        return Ok(None);
+    }
+    let (mut doubted, is_of_now) = match record {
+        None => (first(request, None, 1, fresh_key(1), review.since), true),
         Some(old) => match old.state {
             EffectState::Refused(how) if is_renewed(how) => {
                 let generation = old.generation.saturating_add(1);
-                first(request, Some(old), generation, fresh_key(generation), review.since)
+                (first(request, Some(old), generation, fresh_key(generation), review.since), true)
             }
-            EffectState::Refused(_) => old.clone(),
-            EffectState::Confirmed | EffectState::Undone | EffectState::Intended | EffectState::Unknown => {
-                return Ok(None);
-            }
+            // Also a call that was on its way: it may have been refused since, and made again under the next key.
+            EffectState::Refused(_) | EffectState::Intended | EffectState::Unknown => (old.clone(), false),
+            EffectState::Confirmed | EffectState::Undone => return Ok(None),
         },
     };
     doubted.first_call = match doubted.reach {
+        // Long ago: the key counts as over.
+        _ if renamed && is_of_now => Wall(0),
         Reach::Never => review.since,
         Reach::Maybe | Reach::Refused => doubted.first_call.min(review.since),
     };
@@ -59,9 +76,9 @@ pub fn doubted(
     doubted.state = EffectState::Unknown;
     doubted.last_call = review.found;
     doubted.calls = doubted.calls.saturating_add(1);
-    doubted.unresolved = vec![doubted.calls];
-    // Of no claim of this file: what is known of its own calls is not mistaken for it.
-    doubted.token = Token(0);
+    doubted.unresolved.push(doubted.calls);
+    // Of no claim: what is known of this file's own calls is not mistaken for it.
+    doubted.token = Token::first_of(review.epoch);
     doubted.error = Some(TEXT.to_owned());
     let mut change = Change::of(job);
     if record.is_none() {
@@ -71,7 +88,7 @@ pub fn doubted(
     change.note(Entry::Effect { effect: effect.clone(), became: "doubted".into(), late: false, at: review.found });
     change.facts.push(Fact::Effect { job: job.id, effect, state: doubted.state, late: false, reference: None });
     change.effects.push(doubted);
-    Ok(Some(change))
+    Ok(Some(Doubted { change, is_of_now }))
 }
 
 #[cfg(test)]
@@ -79,22 +96,27 @@ mod tests {
     use super::*;
     use crate::model::effect::Refusal as NotHappened;
     use crate::model::job::JobState;
-    use crate::model::time::Wall;
     use crate::rules::fixture::{id, job, key, record, request, token};
 
     fn review() -> Review {
         Review { what: "older".into(), since: Wall(10), found: Wall(20), epoch: 2 }
     }
 
-    fn asked(old: Option<&EffectRecord>, unasked: &[EffectId]) -> Option<EffectRecord> {
-        let mut job = job(JobState::Running { token: token(5), continuing: false });
+    fn told(old: Option<&EffectRecord>, unasked: &[EffectId], renamed: bool) -> Option<(EffectRecord, bool)> {
+        let token = Token(Token::first_of(2).0 + 5);
+        let mut job = job(JobState::Running { token, continuing: false });
         job.attempts = 1;
-        let lease = Lease { job: job.id, token: token(5) };
-        let told = doubted(&job, &lease, old, &request("a"), unasked, &review(), &|generation| key("a", generation));
-        told.expect("a live lease").map(|change| {
-            assert_eq!(change.record().effects, u32::from(old.is_none()));
-            change.effects()[0].clone()
+        let lease = Lease { job: job.id, token };
+        let fresh = |generation| key("a", generation);
+        let told = doubted(&job, &lease, old, &request("a"), unasked, &review(), renamed, &fresh);
+        told.expect("a live lease").map(|told| {
+            assert_eq!(told.change.record().effects, u32::from(old.is_none()));
+            (told.change.effects()[0].clone(), told.is_of_now)
         })
+    }
+
+    fn asked(old: Option<&EffectRecord>, unasked: &[EffectId]) -> Option<EffectRecord> {
+        told(old, unasked, false).map(|(record, _)| record)
     }
 
     /// What is not in the copy may have been called until it was put back, under the key that it would have now.
@@ -105,7 +127,10 @@ mod tests {
         assert_eq!((new.first_call, new.last_call, &new.key), (Wall(10), Wall(20), &key("a", 1)));
         assert_eq!((new.calls, new.unresolved.as_slice()), (1, &[1][..]));
         assert_eq!(asked(None, &[id("b")]), None, "what an earlier claim left open is asked first");
+        assert!(new.is_doubted());
         assert_eq!(asked(Some(&new), &[]), None, "once");
+        let (renamed, is_of_now) = told(None, &[], true).expect("doubted");
+        assert_eq!((renamed.first_call, is_of_now), (Wall(0), true), "under whichever name: no key of now helps");
     }
 
     /// What had not happened when the copy was made may have happened since; what had happened has.
@@ -123,7 +148,15 @@ mod tests {
             seen.state = EffectState::Refused(how);
             assert_eq!(asked(Some(&seen), &[]), None, "it was looked at since");
         }
-        for state in [EffectState::Confirmed, EffectState::Undone, EffectState::Intended, EffectState::Unknown] {
+        for state in [EffectState::Intended, EffectState::Unknown] {
+            let on_its_way = asked(Some(&record("a", state, 1)), &[]).expect("doubted");
+            assert_eq!((on_its_way.state, on_its_way.generation, on_its_way.calls), (EffectState::Unknown, 1, 2));
+            assert_eq!(on_its_way.unresolved, [1, 2]);
+            assert!(on_its_way.is_doubted());
+            assert_eq!(asked(Some(&on_its_way), &[]), None, "once");
+            assert!(asked(Some(&record("a", state, 1)), &[id("b")]).is_some(), "also beside another that is open");
+        }
+        for state in [EffectState::Confirmed, EffectState::Undone] {
             assert_eq!(asked(Some(&record("a", state, 1)), &[]), None, "{state:?}");
         }
         let mut disputed = record("a", EffectState::Refused(NotHappened::Said), 1);
@@ -136,7 +169,8 @@ mod tests {
     fn an_old_lease_doubts_nothing() {
         let job = job(JobState::Running { token: token(5), continuing: false });
         let lease = Lease { job: job.id, token: token(4) };
-        let told = doubted(&job, &lease, None, &request("a"), &[], &review(), &|generation| key("a", generation));
+        let fresh = |generation| key("a", generation);
+        let told = doubted(&job, &lease, None, &request("a"), &[], &review(), false, &fresh).map(|_| ());
         assert_eq!(told.err(), Some(Refusal::Fenced));
     }
 }

@@ -2,7 +2,7 @@
 //! Used by the tests of this crate and, under `testkit`, by tests of apps; nothing of it is used by a store on a real file.
 
 use redb::{BackendError, StorageBackend};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::ops::Bound;
@@ -18,6 +18,14 @@ pub trait DiskFactory: Send + Sync {
     fn install(&self, image: &[u8]) -> io::Result<()>;
     /// The bytes of the sidecar.
     fn sidecar(&self) -> Arc<Mutex<Vec<u8>>>;
+    /// Keeps so many bytes of its room for nothing else, instead of what was kept before.
+    fn reserve(&self, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+    /// How many are kept.
+    fn reserved(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 /// What changes a disk.
@@ -145,6 +153,11 @@ struct State {
     log: Option<Vec<Event>>,
     /// The sidecar as the log has it.
     noted_sidecar: Vec<u8>,
+    /// How many bytes fit on it; `None`: any number.
+    room: Option<u64>,
+    /// Blocks of the file that take room: those that were ever written. Kept while the room is bounded.
+    blocks: HashSet<u64>,
+    reserved: u64,
 }
 
 impl SimDisk {
@@ -186,6 +199,13 @@ impl SimDisk {
     pub fn heal(&self) {
         self.lock().faults.clear();
     }
+    /// From now on so many bytes fit on it, besides those that it holds now; `None`: any number. A file takes room where it was ever
+    /// written, as a sparse one does.
+    pub fn bound_room(&self, left: Option<u64>) {
+        let mut s = self.lock();
+        s.blocks = (0..(s.live.len() as u64).div_ceil(BLOCK)).collect();
+        s.room = left.map(|left| s.taken() + left);
+    }
     /// Operations so far.
     pub fn counts(&self) -> Counts {
         self.lock().counts
@@ -213,7 +233,7 @@ impl SimDisk {
     /// Another disk, as a death of the process at this moment leaves it: the cache and the sidecar stay. This one goes on.
     pub fn fork(&self) -> Self {
         let image = self.lock().live.clone();
-        Self::from_image(image, self.sidecar_bytes().clone())
+        self.as_large(Self::from_image(image, self.sidecar_bytes().clone()))
     }
     /// Another disk, as a power cut at this moment can leave it (see [`crash_image`]). This one goes on.
     pub fn fork_unpowered(&self, seed: u64) -> Self {
@@ -221,7 +241,16 @@ impl SimDisk {
             let s = self.lock();
             crash_image(&s.durable, &s.pending, seed)
         };
-        Self::from_image(image, self.sidecar_bytes().clone())
+        self.as_large(Self::from_image(image, self.sidecar_bytes().clone()))
+    }
+    /// With the same room, of which as much is taken and kept.
+    fn as_large(&self, other: Self) -> Self {
+        {
+            let (from, mut to) = (self.lock(), other.lock());
+            (to.room, to.reserved) = (from.room, from.reserved);
+            to.blocks.clone_from(&from.blocks);
+        }
+        other
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -261,9 +290,43 @@ impl DiskFactory for SimDisk {
     fn sidecar(&self) -> Arc<Mutex<Vec<u8>>> {
         self.0.sidecar.clone()
     }
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let mut s = self.lock();
+        let rest = s.taken() - s.reserved;
+        if bytes > s.reserved && s.room.is_some_and(|room| rest + bytes > room) {
+            return Err(error(Fails::Full));
+        }
+        s.reserved = bytes;
+        Ok(())
+    }
+    fn reserved(&self) -> u64 {
+        self.lock().reserved
+    }
 }
 
+/// What a file takes room in.
+const BLOCK: u64 = 4_096;
+
 impl State {
+    fn taken(&self) -> u64 {
+        self.blocks.len() as u64 * BLOCK + self.reserved
+    }
+    /// Room for a change, if it needs any.
+    fn fit(&mut self, change: &Change) -> io::Result<()> {
+        let Some(room) = self.room else { return Ok(()) };
+        match change {
+            Change::SetLen(len) => self.blocks.retain(|block| block * BLOCK < *len),
+            Change::Write(at, data) => {
+                let touched = at / BLOCK..(at + data.len() as u64).div_ceil(BLOCK);
+                let new: Vec<_> = touched.filter(|block| !self.blocks.contains(block)).collect();
+                if self.taken() + new.len() as u64 * BLOCK > room {
+                    return Err(error(Fails::Full));
+                }
+                self.blocks.extend(new);
+            }
+        }
+        Ok(())
+    }
     fn note(&mut self, sidecar: &Mutex<Vec<u8>>, event: impl FnOnce() -> Event) {
         let Some(log) = &mut self.log else { return };
         let now = sidecar.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,6 +337,7 @@ impl State {
         log.push(event());
     }
     fn change(&mut self, sidecar: &Mutex<Vec<u8>>, change: Change) -> io::Result<()> {
+        self.fit(&change)?;
         apply(&mut self.live, &change);
         self.note(sidecar, || Event::Change(change.clone()));
         self.pending.push(change);

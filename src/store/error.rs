@@ -5,22 +5,23 @@
     reason = "redb's and std's enums may grow: what is new is handled as the rest"
 )]
 
+use crate::model::shown::Shown;
 use redb::{CommitError, CompactionError, DatabaseError, StorageError, TableError, TransactionError};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What failed in the store.
 #[derive(Debug, thiserror::Error, Clone)]
 #[non_exhaustive]
 pub enum StoreError {
     /// Another open queue has the file.
-    #[error("{} is already open, in this process or another: one process owns the file; use its handle or end it", .path.display())]
+    #[error("{} is already open, in this process or another: one process owns the file; use its handle or end it", shown(.path))]
     AlreadyOpen {
         /// Which file.
         path: PathBuf,
     },
     /// Not a file of ours.
-    #[error("{} is not a onceward file ({why}): it was left untouched; give another path", .path.display())]
+    #[error("{} is not a onceward file ({why}): it was left untouched; give another path", shown(.path))]
     Foreign {
         /// Which file.
         path: PathBuf,
@@ -29,7 +30,7 @@ pub enum StoreError {
     },
     /// Written by a newer version.
     #[error(
-        "{} has format {found}, this version knows up to {known}: it was left untouched; open it with a newer version", .path.display()
+        "{} has format {found}, this version knows up to {known}: it was left untouched; open it with a newer version", shown(.path)
     )]
     Newer {
         /// Which file.
@@ -42,7 +43,7 @@ pub enum StoreError {
     /// A creation that never ended, or a file that was cut: an interrupted copy, most likely.
     #[error(
         "{} is not a whole file ({why}): it was left untouched, because an empty queue forgets what already happened; restore a copy, or remove it if no job was ever accepted",
-        .path.display()
+        shown(.path)
     )]
     Half {
         /// Which file.
@@ -51,7 +52,7 @@ pub enum StoreError {
         why: String,
     },
     /// The file cannot be created or opened where it should be.
-    #[error("{} cannot be opened ({why}): create the folder, or check its permissions and the path", .path.display())]
+    #[error("{} cannot be opened ({why}): create the folder, or check its permissions and the path", shown(.path))]
     CannotOpen {
         /// Which file.
         path: PathBuf,
@@ -61,7 +62,7 @@ pub enum StoreError {
     /// The database's structure is damaged.
     #[error(
         "{} is damaged ({why}): nothing was changed; keep a copy of the file as it is, and put back a good one",
-        .path.as_ref().map_or_else(|| "the database".to_owned(), |p| p.display().to_string())
+        .path.as_ref().map_or_else(|| "the database".to_owned(), |p| shown(p))
     )]
     Damaged {
         /// Which file, where it is known.
@@ -121,6 +122,11 @@ pub enum StoreError {
         "an operation of the queue panicked ({0}): nothing of it was written; this is a bug in onceward, please report it"
     )]
     Bug(String),
+}
+
+/// In one line, whatever somebody called a file.
+fn shown(path: &Path) -> String {
+    Shown(&path.display().to_string()).to_string()
 }
 
 impl StoreError {

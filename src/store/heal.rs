@@ -44,6 +44,10 @@ impl Writer {
         loop {
             // Nothing is written by closing: redb has latched the error.
             let _latched = self.shared.close_db();
+            // Nobody is refused for it yet: it may be so for a moment only.
+            if matches!(last, StoreError::Full(_)) && self.reserve.give_up() {
+                wait = false;
+            }
             // Also one outside of a commit, when the file grew: what it lost is not known, and one phase does not survive it.
             if self.options.commits == Commits::OnePhase && self.options.fsync_failed.load(Ordering::Acquire) {
                 return Err(last);

@@ -27,6 +27,7 @@ mod private;
 mod read;
 mod record;
 mod refused;
+mod reserve;
 mod run_file;
 mod schema;
 mod shared;
@@ -41,7 +42,7 @@ pub use error::StoreError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::{intent_keys, values, with_value_changed, words};
 pub use intents::memory::Sizes;
-pub use op::{Lane, Op, RoundHook, StoreEvent, Tell};
+pub use op::{Lane, Op, Room, RoundHook, StoreEvent, Tell};
 pub use options::{Commits, Opened, Place, StoreOptions};
 pub use outbox::TopicDepth;
 pub use own::{AppTable, Own};
@@ -55,6 +56,7 @@ pub use schema::Source;
 pub use write::{FAILED, Write};
 
 use parking_lot::Mutex;
+use reserve::Reserve;
 use shared::Shared;
 use std::any::Any;
 use std::path::PathBuf;
@@ -72,7 +74,8 @@ impl Store {
     /// Opens the file, or creates it if there is none; checks it, and makes the new epoch durable before it returns.
     pub fn open(mut options: StoreOptions) -> Result<(Self, Opened), StoreError> {
         options.place = options.place.followed()?;
-        let base = create::open(&options)?;
+        let base = reserve::on_full_disk(&options, create::open)?;
+        let reserve = Reserve::open(&options.place);
         let opened = base.opened.clone();
         let shared = Arc::new(Shared::new(base.db, base.run, base.memory));
         let path = match &options.place {
@@ -80,7 +83,7 @@ impl Store {
             #[cfg(feature = "testkit")]
             Place::Disk(_) => None,
         };
-        let writer = Writer::new(options, shared.clone(), base.meta);
+        let writer = Writer::new(options, shared.clone(), base.meta, reserve);
         let thread = writer.spawn()?;
         Ok((Self { inner: Arc::new(Inner { shared, path, thread: Mutex::new(Some(thread)) }) }, opened))
     }
@@ -129,6 +132,10 @@ impl Store {
     /// Whether the database is being reopened after a storage failure.
     pub fn healing(&self) -> bool {
         self.inner.shared.is_healing()
+    }
+    /// What the disk has room for.
+    pub fn room(&self) -> Room {
+        self.inner.shared.room()
     }
     /// The sidecar.
     pub fn run_file(&self) -> &RunFile {

@@ -16,6 +16,31 @@ pub enum Lane {
     Enqueue,
 }
 
+/// What the disk has room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Room {
+    /// Everything.
+    #[default]
+    Normal,
+    /// It was full, and part of the reserve is given up: nothing new is taken, and no risky effect begins.
+    Low,
+    /// The whole reserve is given up: no effect begins. What became of those that run is still recorded.
+    Critical,
+}
+
+impl Room {
+    /// In one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Low => "low",
+            Self::Critical => "critical",
+        }
+    }
+}
+
 /// A request to the writer.
 pub trait Op: Send {
     /// Runs in the round's transaction, perhaps more than once (split, heal): it overwrites what it remembered of an earlier
@@ -24,6 +49,10 @@ pub trait Op: Send {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError>;
     /// Whether it contains app code that may write app tables: it runs alone when a round is split.
     fn is_app(&self) -> bool {
+        false
+    }
+    /// Whether it is new work, which is refused while the disk is full.
+    fn is_new_work(&self) -> bool {
         false
     }
     /// How much memory it holds while it waits, in bytes, as far as that is the caller's.
@@ -97,6 +126,13 @@ pub enum StoreEvent {
     HookFailed {
         /// How.
         error: StoreError,
+    },
+    /// The disk is full, or has room again; told again at each vain try to take the reserve back.
+    Room {
+        /// What it has room for now.
+        room: Room,
+        /// It was another before.
+        changed: bool,
     },
     /// An app closure held the writer for more than 5 s: everybody else waited.
     SlowClosure {

@@ -4,14 +4,14 @@
 use super::create::OpenFile;
 use super::error::StoreError;
 use super::intents::memory::Memory;
-use super::op::{Lane, Op, RoundHook, StoreEvent, quietly};
+use super::op::{Lane, Op, Room, RoundHook, StoreEvent, quietly};
 use super::run_file::RunFile;
 use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::thread::ThreadId;
 use std::time::Duration;
 
@@ -47,6 +47,8 @@ pub(super) struct Shared {
     answers_on: Mutex<Option<ThreadId>>,
     /// The index of intents.
     pub(super) memory: Memory,
+    /// What the disk has room for.
+    room: AtomicU8,
 }
 
 #[derive(Default)]
@@ -102,6 +104,7 @@ impl Shared {
             run,
             answers_on: Mutex::default(),
             memory,
+            room: AtomicU8::new(Room::Normal as u8),
         }
     }
 
@@ -111,6 +114,12 @@ impl Shared {
         let mut inbox = self.inbox.lock();
         if let Some(why) = &inbox.shut {
             return Err((op, why.clone()));
+        }
+        if op.is_new_work() && self.room() > Room::Normal {
+            // The writer looks whether there is room again.
+            inbox.poked = true;
+            self.wake(inbox);
+            return Err((op, full()));
         }
         let bytes = op.bytes();
         let full = inbox.enqueues.len() >= ENQUEUES
@@ -129,6 +138,17 @@ impl Shared {
         self.waiting.fetch_add(1, Ordering::Release);
         self.wake(inbox);
         Ok(())
+    }
+    /// What the disk has room for.
+    pub(super) fn room(&self) -> Room {
+        match self.room.load(Ordering::Acquire) {
+            0 => Room::Normal,
+            1 => Room::Low,
+            _ => Room::Critical,
+        }
+    }
+    pub(super) fn set_room(&self, room: Room) {
+        self.room.store(room as u8, Ordering::Release);
     }
     /// Has the outcome that waits last take this along, if it can.
     pub(super) fn join(&self, what: &mut dyn Any) -> Result<(), StoreError> {
@@ -374,4 +394,9 @@ impl Drop for Waiting {
             quietly(|| op.settle(Err(StoreError::Unknown)));
         }
     }
+}
+
+/// Why new work is refused.
+pub(super) fn full() -> StoreError {
+    StoreError::Full("what is under way is still recorded".to_owned())
 }

@@ -7,10 +7,11 @@ mod answers;
 use super::app::panic_text;
 use super::create::{self, Meta};
 use super::error::StoreError;
-use super::op::{RoundHook, StoreEvent, quietly};
+use super::op::{Room, RoundHook, StoreEvent, quietly};
 use super::options::{Commits, StoreOptions};
+use super::reserve::Reserve;
 use super::run_file::RunHeader;
-use super::shared::{Shared, Waiting};
+use super::shared::{Shared, Waiting, full};
 use super::write::{Kept, Write};
 use crate::clock::Stopwatch;
 use crate::model::time::Mono;
@@ -27,6 +28,8 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// The most that one round takes: what comes later would wait longer than a commit.
 const OPS: usize = 4_096;
 const BYTES: usize = 8 << 20;
+/// The same while the disk is full: what one commit copies has to fit into the reserve.
+const OPS_WHEN_FULL: usize = 32;
 
 /// The writer's own state; lives on its thread.
 pub(super) struct Writer {
@@ -45,6 +48,8 @@ pub(super) struct Writer {
     pub(super) file_id: Option<(u64, u64)>,
     /// What the newest commit left at hand.
     pub(super) kept: Kept,
+    /// Room on the disk that is given up before anything is lost.
+    pub(super) reserve: Reserve,
     answers: Answers,
     last_ops: usize,
     last_took: Duration,
@@ -101,8 +106,10 @@ struct Halt {
 }
 
 impl Writer {
-    pub(super) fn new(options: StoreOptions, shared: Arc<Shared>, meta: Meta) -> Self {
+    pub(super) fn new(options: StoreOptions, shared: Arc<Shared>, meta: Meta, reserve: Reserve) -> Self {
+        shared.set_room(reserve.room());
         Self {
+            reserve,
             file_id: options.place.file_id(),
             options,
             shared,
@@ -149,6 +156,9 @@ impl Writer {
             if let Some(hook) = work.hook {
                 self.hook = Some(hook);
             }
+            if self.reserve.room().max(self.shared.room()) > Room::Normal {
+                self.take_back();
+            }
             let healed = work.suspect.map_or(Ok(()), |e| self.heal_idle(e));
             let done = healed.map_err(Halt::of).and_then(|()| if work.last { Ok(()) } else { self.round() });
             if let Err(halt) = done {
@@ -167,7 +177,7 @@ impl Writer {
     /// What waits now, in one commit; in several if one of the requests must be undone.
     fn round(&mut self) -> Result<(), Halt> {
         let mut ops = Vec::new();
-        self.shared.take(OPS, &mut ops);
+        self.shared.take(self.most(), &mut ops);
         self.groups.push_back(Group { open: true, ..Group::of(ops, true) });
         while let Some(group) = self.groups.pop_front() {
             match self.group(group) {
@@ -218,21 +228,31 @@ impl Writer {
                 }
                 Ended::Undone(Undo::Storage(error)) => {
                     group.damage_is_final |= matches!(error, StoreError::Damaged { .. });
+                    let was_full = matches!(error, StoreError::Full(_));
                     // Nothing was committed, so nothing can have been applied.
                     self.heal(error, &mut group.ops).map_err(|e| Halt::of(e).with_untouched(&mut group.ops))?;
+                    if was_full {
+                        return Ok(self.make_do(group));
+                    }
                 }
                 Ended::CommitFailed(error, _) if self.options.commits == Commits::OnePhase => {
                     return Err(Halt::of(error).in_doubt(group.ops));
                 }
-                Ended::CommitFailed(error, took) => match self.heal(error, &mut group.ops) {
-                    Ok(Verdict::Applied) => {
-                        self.recovered();
-                        self.answer(group, took);
-                        return Ok(Vec::new());
+                Ended::CommitFailed(error, took) => {
+                    let was_full = matches!(error, StoreError::Full(_));
+                    match self.heal(error, &mut group.ops) {
+                        Ok(Verdict::Applied) => {
+                            self.recovered();
+                            self.answer(group, took);
+                            return Ok(Vec::new());
+                        }
+                        Ok(Verdict::NotApplied) => self.undo_hook(group.hook),
+                        Err(e) => return Err(Halt::of(e).in_doubt(group.ops)),
                     }
-                    Ok(Verdict::NotApplied) => self.undo_hook(group.hook),
-                    Err(e) => return Err(Halt::of(e).in_doubt(group.ops)),
-                },
+                    if was_full {
+                        return Ok(self.make_do(group));
+                    }
+                }
                 Ended::Removed => {
                     let why = format!("{} was removed or replaced", self.options.place.path().display());
                     return Err(Halt::of(StoreError::Stopped(why)).with_untouched(&mut group.ops));
@@ -246,6 +266,45 @@ impl Writer {
                     return Ok(if group.hook { vec![Group::of(Vec::new(), true)] } else { Vec::new() });
                 }
             }
+        }
+    }
+
+    /// The most requests of one round.
+    fn most(&self) -> usize {
+        if self.reserve.room() == Room::Normal { OPS } else { OPS_WHEN_FULL }
+    }
+    /// Nothing of a group was written, because the disk is full. If it was so for a moment only, the group runs again; else new work
+    /// is refused, and what became of things is written in small rounds.
+    fn make_do(&mut self, group: Group) -> Vec<Group> {
+        self.take_back();
+        let Group { mut ops, hook, damage_is_final, .. } = group;
+        if self.reserve.room() > Room::Normal {
+            self.answers.catch_up();
+            let is_new = |w: &Waiting| w.op.as_ref().is_some_and(|op| op.is_new_work());
+            let (new, rest): (Vec<_>, Vec<_>) = ops.into_iter().partition(is_new);
+            new.into_iter().for_each(|w| settle(w, Some(full())));
+            ops = rest;
+        }
+        let mut groups = Vec::new();
+        while ops.len() > OPS_WHEN_FULL {
+            let rest = ops.split_off(OPS_WHEN_FULL);
+            groups.push(Group { damage_is_final, ..Group::of(std::mem::replace(&mut ops, rest), false) });
+        }
+        if hook || !ops.is_empty() {
+            groups.push(Group { damage_is_final, ..Group::of(ops, hook) });
+        }
+        if groups.is_empty() {
+            self.recovered();
+        }
+        groups
+    }
+    /// Takes the reserve back, if there is room again, and says what there is room for.
+    fn take_back(&mut self) {
+        let tried = self.reserve.take_back(self.options.clock.now().mono);
+        let (before, room) = (self.shared.room(), self.reserve.room());
+        if tried || room != before {
+            self.shared.set_room(room);
+            self.shared.tell(&StoreEvent::Room { room, changed: room != before });
         }
     }
 
@@ -354,7 +413,7 @@ impl Writer {
     }
     /// Whether somebody joined. Callers that were just answered are waited for at most a tenth of the last commit.
     fn more(&self, group: &mut Group) -> bool {
-        let room = OPS.saturating_sub(group.ops.len());
+        let room = self.most().saturating_sub(group.ops.len());
         if !group.open || room == 0 {
             return false;
         }

@@ -16,6 +16,7 @@ mod failures;
 mod faults;
 mod format;
 mod forward;
+mod full_disk;
 mod fuzz_lives;
 mod fuzz_replay;
 mod ground;

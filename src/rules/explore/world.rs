@@ -47,6 +47,8 @@ pub(super) enum Meanwhile {
     Happened,
     /// It had been refused when the copy was made, and happened under the next key.
     HappenedAgain,
+    /// It was on its way when the copy was made, was refused then, and happened under the next key.
+    RefusedAndHappened,
 }
 
 /// What can happen next.
@@ -216,20 +218,27 @@ impl World {
         let effect = id(setting.script[0]);
         let generation = match meanwhile {
             Meanwhile::Nothing | Meanwhile::Happened => 1,
-            Meanwhile::HappenedAgain => 2,
+            Meanwhile::HappenedAgain | Meanwhile::RefusedAndHappened => 2,
         };
-        if meanwhile == Meanwhile::HappenedAgain {
+        let known = match meanwhile {
+            Meanwhile::Nothing | Meanwhile::Happened => None,
+            Meanwhile::HappenedAgain => Some(EffectState::Refused(NotHappened::Said)),
+            Meanwhile::RefusedAndHappened => Some(EffectState::Unknown),
+        };
+        if let Some(state) = known {
             // One attempt that ended so.
             self.token = 1;
             self.counted = 1;
             self.job.last_token = Token(1);
             (self.job.claims, self.job.attempts, self.job.effects) = (1, 1, 1);
-            self.effects.push(record(&effect.name, EffectState::Refused(NotHappened::Said), 1));
+            self.effects.push(record(&effect.name, state, 1));
         }
         if meanwhile != Meanwhile::Nothing {
             self.ledger.push(Landing { effect, generation, at: FOUND / 2 });
         }
         (self.now, self.born) = (FOUND, FOUND);
+        // Claims of a start have tokens behind its first.
+        self.token = Token::first_of(1).0;
     }
 
     /// A person or nobody acts on it next.
@@ -498,7 +507,7 @@ impl World {
         let Some(hand) = self.hand.clone() else { return };
         let effect = hand.order[hand.next].clone();
         let old = self.effects.iter().find(|e| e.id == effect).cloned();
-        let same = if old.is_none() { Same::Yes } else { same };
+        let mut same = if old.is_none() { Same::Yes } else { same };
         let name = effect.name.clone();
         let unasked: Vec<_> = hand.unasked.iter().filter(|u| **u != effect).cloned().collect();
         let mut asked = request(&name);
@@ -506,11 +515,14 @@ impl World {
         let fresh = |generation| key(&name, generation);
         let mut old = old;
         if s.older.is_some() {
-            let review = Review { what: "older".into(), since: Wall(0), found: Wall(FOUND), epoch: 2 };
-            let told = older::doubted(&self.job, &hand.lease, old.as_ref(), &asked, &unasked, &review, &fresh);
-            if let Some(change) = told.expect("a live lease") {
-                self.apply(&change);
-                old = change.effects().first().cloned();
+            let review = Review { what: "older".into(), since: Wall(0), found: Wall(FOUND), epoch: 1 };
+            let told = older::doubted(&self.job, &hand.lease, old.as_ref(), &asked, &unasked, &review, false, &fresh);
+            if let Some(told) = told.expect("a live lease") {
+                self.apply(&told.change);
+                old = told.change.effects().first().cloned();
+                if told.is_of_now {
+                    same = Same::Yes;
+                }
             }
         }
         let begun = self

@@ -7,6 +7,7 @@
 mod heal;
 mod intents;
 mod open;
+mod room;
 mod rounds;
 mod rows;
 

@@ -27,7 +27,7 @@ fn used(path: &Path, jobs: u64) {
     store.close().unwrap();
 }
 
-/// A new store: file and sidecar for the owner only, no leftovers beside them; opened again it is the same store, one epoch on.
+/// A new store: file, sidecar and reserve for the owner only, no leftovers beside them; opened again it is the same store, one epoch on.
 #[test]
 fn a_new_store_is_private_and_comes_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -35,9 +35,9 @@ fn a_new_store_is_private_and_comes_back() {
     let (store, first) = open_file(&path).unwrap();
     assert!(first.created && first.running.is_empty() && first.slots.is_empty() && first.header.is_none());
     let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    assert_eq!(names.len(), 2, "{names:?}");
+    assert_eq!(names.len(), 3, "{names:?}");
     #[cfg(unix)]
-    for file in [&path, &sidecar(&path)] {
+    for file in [&path, &sidecar(&path), &path.with_extension("redb.reserve")] {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -183,7 +183,7 @@ fn racing_creators_end_up_with_one_file() {
     assert_eq!(won.len(), 1, "one owner");
     let lost = ended.iter().filter_map(|r| r.as_ref().err());
     lost.for_each(|e| assert!(matches!(e, StoreError::AlreadyOpen { .. }), "{e}"));
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no leftovers");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3, "no leftovers");
 }
 
 /// Everything that is not surely ours is refused with its reason, and not a byte of it changes.

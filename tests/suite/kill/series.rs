@@ -235,7 +235,7 @@ fn finale(dir: &Path, out: &Outside, sum: &mut Series) {
     let left: BTreeSet<String> = std::fs::read_dir(dir)
         .expect("the directory")
         .map(|f| f.expect("an entry").file_name().to_string_lossy().into_owned())
-        .filter(|f| f != "ledger" && f != "q.redb" && !f.ends_with(".run"))
+        .filter(|f| f != "ledger" && f != "q.redb" && !f.ends_with(".run") && !f.ends_with(".reserve"))
         .collect();
     assert!(left.is_empty(), "kills left files behind: {left:?}");
 }

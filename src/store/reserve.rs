@@ -33,7 +33,9 @@ impl Reserve {
     pub(super) fn open(place: &Place) -> Self {
         let mut reserve = Self { place: place.clone(), parts: place.reserved() / PART, tried: None };
         reserve.parts = reserve.parts.min(PARTS);
-        reserve.fill();
+        // A small disk is no full one; one that was full when an earlier process ended has to have room to spare.
+        let was_full = !place.reserved().is_multiple_of(PARTS * PART);
+        reserve.fill(if was_full { MARGIN } else { 0 });
         reserve
     }
     /// What the disk has room for.
@@ -64,12 +66,12 @@ impl Reserve {
             return false;
         }
         self.tried = Some(now);
-        self.fill();
+        self.fill(MARGIN);
         true
     }
-    fn fill(&mut self) {
+    fn fill(&mut self, margin: u64) {
         while self.parts < PARTS {
-            match self.place.reserve((self.parts + 1) * PART, MARGIN).map_err(StoreError::from) {
+            match self.place.reserve((self.parts + 1) * PART, margin).map_err(StoreError::from) {
                 Ok(()) => self.parts += 1,
                 Err(StoreError::Full(_)) => return,
                 // There can be none, for another reason than room: that refuses nobody's work.
@@ -89,7 +91,9 @@ pub(super) fn on_full_disk<T>(
         if !matches!(opened, Err(StoreError::Full(_))) || options.place.reserved() <= parts * PART {
             continue;
         }
-        options.place.cut_reserve(parts * PART)?;
+        if options.place.cut_reserve(parts * PART).is_err() {
+            break;
+        }
         opened = open(options);
     }
     opened

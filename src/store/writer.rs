@@ -194,6 +194,11 @@ impl Writer {
     /// One group, until it is committed, found to have written nothing, or split.
     fn group(&mut self, mut group: Group) -> Result<Vec<Group>, Halt> {
         loop {
+            if self.shared.room() > Room::Normal {
+                // Also what was taken before the disk was full: the reserve is for what became of things.
+                self.refuse_new(&mut group.ops);
+                group.open = false;
+            }
             match self.attempt(&mut group) {
                 Ended::Committed(took) => {
                     self.last_took = took;
@@ -278,12 +283,8 @@ impl Writer {
     fn make_do(&mut self, group: Group) -> Vec<Group> {
         self.take_back();
         let Group { mut ops, hook, damage_is_final, .. } = group;
-        if self.reserve.room() > Room::Normal {
-            self.answers.catch_up();
-            let is_new = |w: &Waiting| w.op.as_ref().is_some_and(|op| op.is_new_work());
-            let (new, rest): (Vec<_>, Vec<_>) = ops.into_iter().partition(is_new);
-            new.into_iter().for_each(|w| settle(w, Some(full())));
-            ops = rest;
+        if self.shared.room() > Room::Normal {
+            self.refuse_new(&mut ops);
         }
         let mut groups = Vec::new();
         while ops.len() > OPS_WHEN_FULL {
@@ -297,6 +298,15 @@ impl Writer {
             self.recovered();
         }
         groups
+    }
+    fn refuse_new(&mut self, ops: &mut Vec<Waiting>) {
+        let is_new = |w: &Waiting| w.op.as_ref().is_some_and(|op| op.is_new_work());
+        if ops.iter().any(is_new) {
+            self.answers.catch_up();
+            let (new, rest): (Vec<_>, Vec<_>) = std::mem::take(ops).into_iter().partition(is_new);
+            new.into_iter().for_each(|w| settle(w, Some(full())));
+            *ops = rest;
+        }
     }
     /// Takes the reserve back, if there is room again, and says what there is room for.
     fn take_back(&mut self) {

@@ -99,6 +99,30 @@ fn five_thousand_outcomes_fit_on_a_full_disk() {
     new_work(&store, "late").unwrap();
 }
 
+/// Thousands of large requests wait in line when the disk fills up: those behind the first that did not fit are refused, and leave the
+/// reserve to the outcomes that come behind them.
+#[test]
+fn what_waits_in_line_leaves_the_reserve_to_the_outcomes() {
+    let disk = SimDisk::new();
+    let store = open(&disk);
+    disk.bound_room(Some(2 << 20));
+    let gate = Gate::close(&store);
+    let (to, heard) = mpsc::channel();
+    for n in 0..400 {
+        let new = New { name: format!("new {n:05}"), to: to.clone() };
+        assert!(store.submit(Lane::Enqueue, Box::new(new)).is_ok(), "nobody knows yet");
+    }
+    drop((to, gate));
+    let told: Vec<_> = heard.iter().collect();
+    assert_eq!(told.len(), 400, "everybody is told");
+    let refused = told.iter().filter(|t| matches!(t, Err(StoreError::Full(_)))).count();
+    assert!(refused > 0 && told.iter().all(|t| matches!(t, Ok(()) | Err(StoreError::Full(_)))), "{refused} refused");
+    for n in 0..500 {
+        assert!(matches!(outcome(&store, n).recv().unwrap(), Heard::Settled(())), "outcome {n}");
+    }
+    println!("400 large requests in line, {refused} refused, 500 of 500 outcomes behind them");
+}
+
 /// The disk was full for one moment: the round runs again, nobody is refused, and the reserve is there again.
 #[test]
 fn a_disk_that_was_full_for_a_moment_refuses_nobody() {

@@ -219,6 +219,11 @@ fn cases() -> Vec<Case> {
         for meanwhile in meanwhile {
             let case = one(&format!("in an older copy, {meanwhile:?}"), rules(Recovery::ask()), true);
             out.push(Case { older: Some(meanwhile), less: 1, ..case });
+            // A second effect behind it, and no attempt but the first.
+            let mut once = rules(Recovery::ask());
+            once.max_attempts = 1;
+            let case = one(&format!("in an older copy, once, {meanwhile:?}, then asked"), once, true);
+            out.push(Case { older: Some(meanwhile), less: 1, script: &["a", "b"], ..case });
         }
         let mut strict = rules(Recovery::ask());
         strict.on_interrupt = OnInterrupt::Hold;

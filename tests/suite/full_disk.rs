@@ -1,7 +1,7 @@
 //! The disk fills up while jobs are inside their effects: what they did is recorded, nothing new begins, people are told, and when
 //! there is room again everything goes on by itself, once.
 
-use super::ground::{Ground, MINUTE, PATIENCE, SECOND, Signs, is, kind};
+use super::ground::{Ground, MINUTE, PATIENCE, SECOND, Signs, is, kind, request};
 use onceward::prelude::*;
 use onceward::testkit::run_until_told;
 use onceward::{AlertRule, Error, JobId, Jobs, Scope, State, StoreError};
@@ -31,25 +31,8 @@ impl Job for Order {
     }
 }
 
-macro_rules! request {
-    ($name:ident $text:literal $risk:expr) => {
-        #[derive(Serialize, Deserialize)]
-        struct $name {
-            order: u64,
-        }
-        impl Effect for $name {
-            type Result = String;
-            const NAME: &'static str = $text;
-            const RISK: Risk = $risk;
-            fn says(&self) -> String {
-                format!("{} {}", $text, self.order)
-            }
-        }
-    };
-}
-
-request!(Charge "charge" Risk::Charge);
-request!(Mail "mail" Risk::Email);
+request!(Charge "charge" Risk::Charge, Recovery::ask());
+request!(Mail "mail" Risk::Email, Recovery::ask());
 
 /// What was done outside, in order.
 #[derive(Clone, Default)]

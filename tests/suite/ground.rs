@@ -52,6 +52,30 @@ macro_rules! kind {
 }
 pub(crate) use kind;
 
+/// Declares a request of an order to a provider: `request!(Charge "charge" Risk::Charge, Recovery::ask())`, with more items of the
+/// trait behind it.
+macro_rules! request {
+    ($name:ident $text:literal $risk:expr, $recovery:expr $(, $item:item)*) => {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct $name {
+            order: u64,
+        }
+        impl onceward::Effect for $name {
+            type Result = String;
+            const NAME: &'static str = $text;
+            const RISK: onceward::Risk = $risk;
+            fn says(&self) -> String {
+                format!("{} {}", $text, self.order)
+            }
+            fn recovery() -> onceward::Recovery {
+                $recovery
+            }
+            $($item)*
+        }
+    };
+}
+pub(crate) use request;
+
 /// Disk, clock and machine: what survives a process.
 pub(crate) struct Ground {
     pub(crate) disk: SimDisk,

@@ -3,6 +3,7 @@
 
 mod examples;
 
+use super::ground::request;
 use onceward::prelude::*;
 use onceward::testkit::{self, Broken, Does, Scene, Tried};
 use onceward::{AlertEvent, AlertRules, Backoff, Builder, Error, OnDead, Outboxed, State, Why};
@@ -36,27 +37,6 @@ impl Job for Order {
             .success("the order is paid, reserved and announced once")
             .review("nobody knows whether it was paid or announced")
     }
-}
-
-macro_rules! request {
-    ($name:ident $text:literal $risk:expr, $recovery:expr $(, $undo:item)?) => {
-        #[derive(Serialize, Deserialize)]
-        struct $name {
-            order: u64,
-        }
-        impl Effect for $name {
-            type Result = String;
-            const NAME: &'static str = $text;
-            const RISK: Risk = $risk;
-            fn says(&self) -> String {
-                format!("{} {}", $text, self.order)
-            }
-            fn recovery() -> Recovery {
-                $recovery
-            }
-            $($undo)?
-        }
-    };
 }
 
 request!(Charge "charge" Risk::Charge, Recovery::same_key(DAY));

@@ -1,7 +1,7 @@
 //! A backup is put back: the file of any moment of an afternoon of work, beside the sidecar of its evening and providers that know
 //! what was done. Everything is asked for again, and nothing happens again.
 
-use super::ground::{DAY, HOUR, MINUTE};
+use super::ground::{DAY, HOUR, MINUTE, request};
 use onceward::clock::ManualClock;
 use onceward::model::time::Wall;
 use onceward::prelude::*;
@@ -18,33 +18,19 @@ const ORDERS: u64 = 5;
 const EVERY: usize = 5;
 const START: u64 = 1_767_225_600_000;
 
-macro_rules! request {
-    ($name:ident $text:literal $risk:expr, $recovery:expr) => {
-        #[derive(Serialize, Deserialize)]
-        struct $name {
-            order: u64,
-        }
-        impl Effect for $name {
-            type Result = String;
-            const NAME: &'static str = $text;
-            const RISK: Risk = $risk;
-            fn says(&self) -> String {
-                format!("{} {}", $text, self.order)
-            }
-            fn from_reference(&self, reference: &str) -> Option<String> {
-                Some(reference.to_owned())
-            }
-            fn recovery() -> Recovery {
-                $recovery
-            }
-        }
+/// One whose result is what a person reads off the provider's page.
+macro_rules! looked_up {
+    ($($request:tt)*) => {
+        request!($($request)*, fn from_reference(&self, reference: &str) -> Option<String> {
+            Some(reference.to_owned())
+        });
     };
 }
 
-request!(Charge "charge" Risk::Charge, Recovery::same_key(2 * HOUR).or_probe(MINUTE));
-request!(Book "book" Risk::Order, Recovery::same_key(2 * HOUR));
-request!(Mail "mail" Risk::Email, Recovery::probe(MINUTE));
-request!(Print "print" Risk::Routine, Recovery::ask());
+looked_up!(Charge "charge" Risk::Charge, Recovery::same_key(2 * HOUR).or_probe(MINUTE));
+looked_up!(Book "book" Risk::Order, Recovery::same_key(2 * HOUR));
+looked_up!(Mail "mail" Risk::Email, Recovery::probe(MINUTE));
+looked_up!(Print "print" Risk::Routine, Recovery::ask());
 
 #[derive(Serialize, Deserialize)]
 struct Order {

@@ -106,21 +106,21 @@ fn off() -> String {
     "this is not watched any more: the rule is switched off".to_owned()
 }
 
+/// What a rule says about the whole queue.
+fn of_the_queue(rule: AlertRule, since: Wall, text: String) -> Firing {
+    Firing { rule, kind: None, job: None, key: None, topic: None, since, text }
+}
+
 fn dead_letters(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
-    let say = |since: Wall| Firing {
-        rule: AlertRule::DeadLetters,
-        kind: None,
-        job: None,
-        key: None,
-        topic: None,
-        since,
-        text: match seen.letters {
+    let say = |since: Wall| {
+        let text = match seen.letters {
             0 => "no dead letter waits any more".to_owned(),
             n => format!(
                 "{n} waiting for a decision: there has been a dead letter for {}",
                 minutes(seen.now.since(since))
             ),
-        },
+        };
+        of_the_queue(AlertRule::DeadLetters, since, text)
     };
     let Some(limit) = rules.dead_letters else {
         if let Some(Since { since, told: true }) = out.book.letters.take() {
@@ -283,15 +283,7 @@ fn outbox(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
 }
 
 fn older_copy(seen: &Seen, out: &mut Looked) {
-    let say = |since: Wall, text: &str| Firing {
-        rule: AlertRule::OlderCopy,
-        kind: None,
-        job: None,
-        key: None,
-        topic: None,
-        since,
-        text: text.to_owned(),
-    };
+    let say = |since: Wall, text: &str| of_the_queue(AlertRule::OlderCopy, since, text.to_owned());
     match (seen.older, out.book.older) {
         // Told before: it was told of the copy that lies here now, before that was made.
         (Some(epoch), before) if before.is_none_or(|(_, told)| told != epoch) => {
@@ -313,15 +305,7 @@ fn older_copy(seen: &Seen, out: &mut Looked) {
 }
 
 fn disk_full(seen: &Seen, out: &mut Looked) {
-    let say = |since: Wall, text: &str| Firing {
-        rule: AlertRule::DiskFull,
-        kind: None,
-        job: None,
-        key: None,
-        topic: None,
-        since,
-        text: text.to_owned(),
-    };
+    let say = |since: Wall, text: &str| of_the_queue(AlertRule::DiskFull, since, text.to_owned());
     match (seen.full, out.book.full) {
         (true, None) => {
             out.book.full = Some(seen.now);
@@ -343,7 +327,7 @@ fn retries(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
         r.window = None;
         if let Some(since) = r.told.take() {
             let (rule, text) = (AlertRule::RetryRatio, off());
-            let firing = Firing { rule, kind: None, job: None, key: None, topic: None, since, text };
+            let firing = of_the_queue(rule, since, text);
             out.notices.push(Notice::Resolved(firing));
         }
         return;
@@ -365,14 +349,10 @@ fn retries(rules: &AlertRules, seen: &Seen, out: &mut Looked) {
     let (share, many) = (ratio(retries, attempts), attempts >= rule.attempts);
     let usually = if r.usual_attempts > 0.0 { r.usual_retries / r.usual_attempts } else { 0.0 };
     let jumped = many && share >= rule.share && share >= rule.times_usual * usually;
-    let say = |since: Wall| Firing {
-        rule: AlertRule::RetryRatio,
-        kind: None,
-        job: None,
-        key: None,
-        topic: None,
-        since,
-        text: format!("{retries} of {attempts} attempts were retries; usually it is {:.0} in 100", usually * 100.0),
+    let say = |since: Wall| {
+        let text =
+            format!("{retries} of {attempts} attempts were retries; usually it is {:.0} in 100", usually * 100.0);
+        of_the_queue(AlertRule::RetryRatio, since, text)
     };
     match r.told {
         None if jumped => {

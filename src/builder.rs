@@ -35,9 +35,9 @@ use crate::jobs::{Jobs, Tasks};
 use crate::model::id::IdempotencyKey;
 use crate::model::outbox::Topic;
 use crate::observe::{AlertRules, Observer, SafetyCards, Sink};
-use crate::store::{Commits, Place, Room, Store, StoreError, StoreEvent, StoreOptions};
+use crate::store::{Commits, Place, ROOM_EVERY, Store, StoreError, StoreEvent, StoreOptions};
 use parking_lot::{Condvar, Mutex, RwLock};
-use start::{ROOM_AGAIN, alarms, carry_on, hold_for_review, recover_claims, room_says, serve, suspect_messages, tell};
+use start::{alarms, carry_on, hold_for_review, recover_claims, room_says, serve, suspect_messages, tell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
@@ -315,11 +315,7 @@ impl Builder {
         let (marks, pauses, rewound, alerts, review) = store.read(|v| {
             Ok((v.meta(CLOCK)?, v.metas(PAUSES)?, v.meta(REWOUND)?.is_some(), v.meta(ALERTS), v.meta(REVIEW)))
         })?;
-        let review = match review {
-            // Damaged: open all the same.
-            Err(StoreError::Corrupt { .. }) => review::load(Some(Vec::new()), now.wall),
-            found => review::load(found?, now.wall),
-        };
+        let review = review::load(review, now.wall, opened.epoch)?;
         // What the rules remember is not worth the queue: they begin anew.
         let alerts = StoreError::readable(alerts)?;
         self.registry.pairs = match store.read(|v| v.meta(PAIRS)) {
@@ -403,8 +399,8 @@ impl Builder {
                 // In a while it is looked whether there is room again, also if nobody asks for anything.
                 StoreEvent::Room { room, .. } => {
                     if let Some(core) = weak.upgrade() {
-                        if room > Room::Normal {
-                            core.timer.alone(core.shared.now().mono.after(ROOM_AGAIN));
+                        if !room.is_normal() {
+                            core.timer.alone(core.shared.now().mono.after(ROOM_EVERY));
                         }
                         core.shared.report.paused();
                     }
@@ -416,9 +412,9 @@ impl Builder {
             hold_for_review(&shared, &opened, kept.dated(), now.wall)?;
         }
         let room = store.room();
-        if room > Room::Normal {
+        if !room.is_normal() {
             reporter.warn(room_says(room));
-            timer.alone(now.mono.after(ROOM_AGAIN));
+            timer.alone(now.mono.after(ROOM_EVERY));
         }
         let suspects = recover_claims(&shared, &opened.running, &opened.slots, self.boot, self.nonce)?;
         suspect_messages(&core, &opened.slots)?;

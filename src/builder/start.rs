@@ -17,13 +17,13 @@ use crate::handler::reply::answer;
 use crate::handler::shared::{Shared, store_error};
 use crate::model::id::{JobId, KindId, Token};
 use crate::model::review::Review;
+use crate::model::room::Room;
 use crate::model::shown::Shown;
 use crate::model::time::Wall;
 use crate::observe::book::Book;
 use crate::observe::{AlertRules, events};
-use crate::store::{Lane, Opened, Room, Slot, Store, StoreError, StoreEvent};
+use crate::store::{Lane, Opened, Slot, Store, StoreError, StoreEvent};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What is watched, and who is told: what the file knows of it, before anything happens.
 pub(super) fn alarms(
@@ -67,9 +67,6 @@ pub(super) fn tell(e: &StoreEvent) {
         StoreEvent::Stopped { error } => events::warning(&format!("the queue has stopped: {error}")),
     }
 }
-
-/// After this it is tried again to take the reserve back.
-pub(super) const ROOM_AGAIN: Duration = Duration::from_secs(10);
 
 /// What the disk has room for, for the log.
 pub(super) fn room_says(room: Room) -> &'static str {

@@ -14,7 +14,7 @@ use crate::model::job::JobState;
 use crate::model::time::{Mono, Now};
 use crate::rules::Env;
 use crate::rules::lifecycle::{self, Claim};
-use crate::store::{Room, RoundHook, StoreError, Tell, Write};
+use crate::store::{RoundHook, StoreError, Tell, Write};
 use crossbeam_channel::Sender;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -181,7 +181,7 @@ impl Dispatcher {
     fn claim_all(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
         let mut wanted = [self.wanted(Pooled::Threads), self.wanted(Pooled::Tasks)];
         // Nothing is begun while the disk is full.
-        let full = self.core.shared.store.room() > Room::Normal;
+        let full = !self.core.shared.store.room().is_normal();
         if full || self.suspect_alone() || wanted.iter().all(|w| w.any == 0) {
             return Ok(());
         }

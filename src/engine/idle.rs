@@ -8,7 +8,7 @@ use crate::handler::shared::store_error;
 use crate::model::attempt::AttemptEnd;
 use crate::model::id::KindId;
 use crate::model::time::Wall;
-use crate::store::{Lane, Op, Room, StoreError, Write};
+use crate::store::{Lane, Op, StoreError, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +69,7 @@ impl Op for IdleOp {
 impl IdleOp {
     fn any_ready(&self, tx: &mut Write<'_>) -> Result<bool, StoreError> {
         let shared = &self.core.shared;
-        if shared.store.room() > Room::Normal {
+        if !shared.store.room().is_normal() {
             // Nothing is claimed before there is room: as if all of it were paused.
             return Ok(false);
         }

@@ -12,7 +12,7 @@ use crate::observe::alerts::{AlertRule, Said};
 use crate::observe::book::Book;
 use crate::observe::events;
 use crate::observe::watch::{self, Failing, First, Seen, look};
-use crate::store::{FAILED, Lane, Op, Room, StoreError, View, Write};
+use crate::store::{FAILED, Lane, Op, StoreError, View, Write};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -104,7 +104,7 @@ impl LookOp {
             attempts: self.ended.0,
             retries: self.ended.1,
             older: shared.review.read().as_ref().map(|review| review.epoch),
-            full: shared.store.room() > Room::Normal,
+            full: !shared.store.room().is_normal(),
         })
     }
 }

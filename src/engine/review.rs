@@ -17,11 +17,25 @@ use std::sync::Arc;
 /// The setting that keeps the review while nobody has lifted it, as JSON.
 pub(crate) const REVIEW: &str = "review";
 
-/// The review as the file has it. One that cannot be read is open all the same: nothing is known since ever.
-pub(crate) fn load(row: Option<Vec<u8>>, now: Wall) -> Option<Review> {
+/// The review as the file has it. One that cannot be read is open all the same, as if it were found by this start (in `epoch`): nothing
+/// is known since ever, and nothing was looked at since.
+///
+/// # Errors
+/// A store that cannot read.
+pub(crate) fn load(
+    row: Result<Option<Vec<u8>>, StoreError>,
+    now: Wall,
+    epoch: u32,
+) -> Result<Option<Review>, StoreError> {
+    let json = match row {
+        Ok(None) => return Ok(None),
+        Ok(Some(json)) => json,
+        Err(StoreError::Corrupt { .. }) => Vec::new(),
+        Err(e) => return Err(e),
+    };
     let unknown =
-        || Review { what: "what was found cannot be read any more".to_owned(), since: Wall(0), found: now, epoch: 0 };
-    row.map(|json| serde_json::from_slice(&json).unwrap_or_else(|_| unknown()))
+        || Review { what: "what was found cannot be read any more".to_owned(), since: Wall(0), found: now, epoch };
+    Ok(Some(serde_json::from_slice(&json).unwrap_or_else(|_| unknown())))
 }
 
 /// Pauses everything and remembers why; in place of the mark that the store left.
@@ -104,9 +118,13 @@ mod tests {
     #[test]
     fn a_review_that_cannot_be_read_is_open() {
         let review = Review { what: "older".into(), since: Wall(1), found: Wall(2), epoch: 3 };
-        assert_eq!(load(Some(serde_json::to_vec(&review).expect("json")), Wall(50)), Some(review));
-        let found = load(Some(b"{".to_vec()), Wall(50)).expect("open");
-        assert_eq!((found.since, found.found), (Wall(0), Wall(50)));
-        assert_eq!(load(None, Wall(50)), None);
+        let loaded = |row| load(row, Wall(50), 9).expect("read");
+        assert_eq!(loaded(Ok(Some(serde_json::to_vec(&review).expect("json")))), Some(review));
+        for row in [Ok(Some(b"{".to_vec())), Err(StoreError::Corrupt { what: "a bit".into() })] {
+            let found = loaded(row).expect("open");
+            assert_eq!((found.since, found.found, found.epoch), (Wall(0), Wall(50), 9));
+        }
+        assert_eq!(loaded(Ok(None)), None);
+        assert!(load(Err(StoreError::Closed), Wall(50), 9).is_err(), "no answer is not a no");
     }
 }

@@ -11,13 +11,13 @@ use super::shared::{Changed, Did, InsideTransaction, Shared, store_error};
 use super::tx::Tx;
 use super::undo;
 use crate::model::attempt::{AttemptEnd, Stop};
-use crate::model::effect::{EffectRecord, EffectState, Stored};
+use crate::model::effect::{EffectRecord, Stored};
 use crate::model::id::{EffectId, Lease};
 use crate::model::job::{JobRecord, Memo};
 use crate::rules::effect::{self, Asking, Begin, Request, Same};
 use crate::rules::older::{self, Doubted};
 use crate::rules::{Env, Refusal, lifecycle};
-use crate::store::{AppRun, Op, Room, StoreError, Write};
+use crate::store::{AppRun, Op, StoreError, Write};
 use std::sync::Arc;
 
 /// What the writer said to `cx.effect(..)`.
@@ -59,13 +59,7 @@ impl BeginOp {
             Some(id) => tx.effect(a.id(), id)?,
             None => None,
         };
-        let is_done = record.as_ref().is_some_and(|r| r.state == EffectState::Confirmed);
-        let no_room = match shared.store.room() {
-            Room::Normal => false,
-            Room::Low => self.request.risk.is_risky(),
-            Room::Critical => true,
-        };
-        if no_room && !is_done {
+        if !effect::has_room(record.as_ref(), self.request.risk, shared.store.room()) {
             return nothing(Ok(Began::NoRoom));
         }
         let now = shared.now();

@@ -13,10 +13,10 @@ use crate::model::effect::EffectRecord;
 use crate::model::id::{EffectId, IdempotencyKey, JobId, JobKey, KindId};
 use crate::model::job::JobRow;
 use crate::model::outbox::TopicNews;
-use crate::model::policy::{KindRules, OnDead, Policy};
+use crate::model::policy::{KindRules, Policy};
 use crate::model::review::Review;
 use crate::model::time::Now;
-use crate::rules::{CallFacts, Change};
+use crate::rules::{CallFacts, Change, older};
 use crate::store::{Lane, Op, Store, StoreError};
 use parking_lot::{Mutex, RwLock};
 use std::borrow::Cow;
@@ -266,13 +266,9 @@ impl Shared {
     pub(crate) fn rules_of(&self, kind: KindId) -> &KindRules {
         self.rules_named(&self.kind_name(kind))
     }
-    /// Rules as they hold now: while the file is under review nothing is undone by itself, because what was done later may not be known.
+    /// Rules as they hold now.
     pub(crate) fn in_force<'a>(&self, rules: &'a KindRules) -> Cow<'a, KindRules> {
-        if rules.on_dead == OnDead::Undo && self.review.read().is_some() {
-            Cow::Owned(KindRules { on_dead: OnDead::Hold, ..rules.clone() })
-        } else {
-            Cow::Borrowed(rules)
-        }
+        older::in_force(rules, self.review.read().as_ref())
     }
     /// The review that holds for an effect: none, once a person has answered for it while the file was under review.
     pub(crate) fn review_of(&self, job: JobId, effect: &EffectId) -> Option<Review> {

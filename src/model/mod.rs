@@ -14,6 +14,7 @@ pub mod outbox;
 pub mod policy;
 pub mod question;
 pub mod review;
+pub mod room;
 pub mod shown;
 pub mod time;
 

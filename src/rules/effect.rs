@@ -12,6 +12,7 @@ use crate::model::id::{CallNo, EffectId, IdempotencyKey, JobKey, Lease, Token};
 use crate::model::job::{JobRecord, JobState};
 use crate::model::letter::{Entry, Question};
 use crate::model::policy::KindRules;
+use crate::model::room::Room;
 use crate::model::time::Wall;
 use crate::planted::on;
 use sha2::{Digest, Sha256};
@@ -96,6 +97,17 @@ pub fn idempotency_key(
         h.update(part.as_bytes());
     }
     IdempotencyKey(h.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// Whether the disk has room for what `cx.effect(request)` may have to record: while it is full no risky effect begins, and none at all
+/// once only what became of things fits. What is done is returned all the same.
+pub fn has_room(record: Option<&EffectRecord>, risk: Risk, room: Room) -> bool {
+    let fits = match room {
+        Room::Normal => true,
+        Room::Low => !risk.is_risky(),
+        Room::Critical => false,
+    };
+    fits || record.is_some_and(|r| r.state == EffectState::Confirmed)
 }
 
 /// Decides what `cx.effect(request)` does. `unasked` are unresolved records of earlier claims that the handler has not asked for
@@ -361,4 +373,25 @@ fn intend(
     });
     change.effects.push(record);
     Begin::Call { change: Box::new(change), call }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::fixture::record;
+
+    /// What is done is returned on any disk; what has to be recorded begins only where that fits.
+    #[test]
+    fn no_effect_begins_that_could_not_be_recorded() {
+        let (done, open) = (record("a", EffectState::Confirmed, 1), record("a", EffectState::Unknown, 1));
+        for (room, routine, risky) in
+            [(Room::Normal, true, true), (Room::Low, true, false), (Room::Critical, false, false)]
+        {
+            for old in [None, Some(&open)] {
+                assert_eq!(has_room(old, Risk::Routine, room), routine, "{room:?}");
+                assert_eq!(has_room(old, Risk::Charge, room), risky, "{room:?}");
+            }
+            assert!(has_room(Some(&done), Risk::Charge, room), "{room:?}");
+        }
+    }
 }

@@ -11,12 +11,24 @@ use crate::model::fact::Fact;
 use crate::model::id::{EffectId, IdempotencyKey, Lease, Token};
 use crate::model::job::JobRecord;
 use crate::model::letter::Entry;
+use crate::model::policy::{KindRules, OnDead};
 use crate::model::review::Review;
 use crate::model::time::Wall;
 use crate::planted::on;
+use std::borrow::Cow;
 
 /// What is said of an effect that may have been called by what the file does not know of.
 const TEXT: &str = "the file may be an older copy, or a new one in the place of another: this may have been called by what is not in it";
+
+/// Rules as they hold while a file is under review: nothing is undone by itself, because what was done after the copy was made may not
+/// be known.
+pub fn in_force<'a>(rules: &'a KindRules, review: Option<&Review>) -> Cow<'a, KindRules> {
+    if review.is_some() && rules.on_dead == OnDead::Undo {
+        Cow::Owned(KindRules { on_dead: OnDead::Hold, ..rules.clone() })
+    } else {
+        Cow::Borrowed(rules)
+    }
+}
 
 /// How a record came to be doubted.
 pub struct Doubted {
@@ -94,9 +106,9 @@ pub fn doubted(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::effect::Refusal as NotHappened;
+    use crate::model::effect::{Recovery, Refusal as NotHappened, Risk};
     use crate::model::job::JobState;
-    use crate::rules::fixture::{id, job, key, record, request, token};
+    use crate::rules::fixture::{id, job, key, kind, record, request, token};
 
     fn review() -> Review {
         Review { what: "older".into(), since: Wall(10), found: Wall(20), epoch: 2 }
@@ -162,6 +174,17 @@ mod tests {
         let mut disputed = record("a", EffectState::Refused(NotHappened::Said), 1);
         disputed.conflict = true;
         assert_eq!(asked(Some(&disputed), &[]), None, "two accounts are a question of their own");
+    }
+
+    /// Whoever would undo by itself asks a person instead, and only while there is a review.
+    #[test]
+    fn nothing_is_undone_by_itself_under_review() {
+        let mut rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        for on_dead in [OnDead::Undo, OnDead::Hold] {
+            rules.on_dead = on_dead;
+            assert_eq!(in_force(&rules, None).on_dead, on_dead);
+            assert_eq!(in_force(&rules, Some(&review())).on_dead, OnDead::Hold);
+        }
     }
 
     /// A claim of before does not write.

@@ -1,6 +1,8 @@
 //! The bytes under redb. Keeps the promise that a file which is not surely ours is examined without a byte of it being changed,
 //! also when redb has to repair it before it can be read. Used by `create`.
 
+use super::error::StoreError;
+use super::options::Met;
 use crate::planted::on;
 use parking_lot::{Mutex, RwLock};
 use redb::{BackendError, StorageBackend};
@@ -9,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 /// A file under redb. It begins under examination: what redb writes (it marks, repairs and trims files when it opens and closes
 /// them) is kept in memory until [`admit`](Self::admit). And it can be taken away: app code that forgets a table keeps redb's
@@ -18,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Clone)]
 pub(super) struct Backing {
     state: Arc<RwLock<State>>,
-    /// Raised by the first fsync that fails; outlives the file.
-    fsync_failed: Arc<AtomicBool>,
+    /// What it met; outlives the file.
+    met: Arc<Met>,
 }
 
 enum State {
@@ -29,11 +31,11 @@ enum State {
 }
 
 impl Backing {
-    pub(super) fn new(backend: Box<dyn StorageBackend>, fsync_failed: &Arc<AtomicBool>) -> io::Result<Self> {
+    pub(super) fn new(backend: Box<dyn StorageBackend>, met: &Arc<Met>) -> io::Result<Self> {
         let len = backend.len()?;
         let kept = Kept { len, base_len: len, blocks: HashMap::new(), steps: Vec::new() };
         let state = Arc::new(RwLock::new(State::Examined(backend, kept)));
-        Ok(Self { state, fsync_failed: fsync_failed.clone() })
+        Ok(Self { state, met: met.clone() })
     }
     /// The file is ours: does what was kept back, in the same order with the same syncs, so that a crash on the way leaves
     /// nothing that a crash in redb's own open could not have left.
@@ -67,7 +69,7 @@ impl Backing {
         if on("sync-skipped") {
             return Ok(());
         }
-        base.sync_data().inspect_err(|_| self.fsync_failed.store(true, Ordering::Release))
+        base.sync_data().inspect_err(|_| self.met.fsync_failed.store(true, Ordering::Release))
     }
     fn base<T, E: From<io::Error>>(&self, f: impl FnOnce(&dyn StorageBackend) -> Result<T, E>) -> Result<T, E> {
         match &*self.state.read() {
@@ -76,6 +78,17 @@ impl Backing {
         }
     }
     fn change(&self, step: impl FnOnce() -> Step, f: impl Fn(&dyn StorageBackend) -> io::Result<()>) -> io::Result<()> {
+        self.changed(step, f).inspect_err(|e| {
+            if StoreError::is_full(e) {
+                self.met.no_room.store(true, Ordering::Release);
+            }
+        })
+    }
+    fn changed(
+        &self,
+        step: impl FnOnce() -> Step,
+        f: impl Fn(&dyn StorageBackend) -> io::Result<()>,
+    ) -> io::Result<()> {
         match &*self.state.read() {
             State::Admitted(base) => return f(&**base),
             State::Gone => return Err(gone()),

@@ -11,7 +11,7 @@ use super::backend::{Backing, Image};
 use super::error::StoreError;
 use super::intents::load::load;
 use super::intents::memory::{Memory, Sizes};
-use super::options::{Commits, Opened, Place, StoreOptions};
+use super::options::{Commits, Met, Opened, Place, StoreOptions};
 use super::private::only_owner;
 use super::read::{Rows, View, number};
 use super::refused::{HEAD, Head, named};
@@ -31,7 +31,6 @@ use std::io::{self, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// What the meta table says about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,7 +260,7 @@ fn look(place: &Place, tx: &ReadTransaction) -> Result<Meta, StoreError> {
 /// Opens what is surely ours; anything else is refused and stays as it was.
 fn database(options: &StoreOptions) -> Result<(OpenFile, Meta), StoreError> {
     let place = &options.place;
-    let file = place.backend(&options.fsync_failed)?;
+    let file = place.backend(&options.met)?;
     refuse_strangers(place, &file)?;
     let mut builder = Builder::new();
     builder.set_cache_size(options.cache_bytes).set_check_integrity_on_open(options.check_integrity);
@@ -426,15 +425,15 @@ impl Place {
             Self::Disk(_) => {}
         }
     }
-    fn backend(&self, fsync_failed: &Arc<AtomicBool>) -> Result<Backing, StoreError> {
+    fn backend(&self, met: &Arc<Met>) -> Result<Backing, StoreError> {
         match self {
             Self::File(path) => {
                 let file = OpenOptions::new().read(true).write(true).open(path)?;
                 let file = FileBackend::new(file).map_err(|e| refused(self, e))?;
-                Ok(Backing::new(Box::new(file), fsync_failed)?)
+                Ok(Backing::new(Box::new(file), met)?)
             }
             #[cfg(feature = "testkit")]
-            Self::Disk(disk) => Ok(Backing::new(disk.open()?, fsync_failed)?),
+            Self::Disk(disk) => Ok(Backing::new(disk.open()?, met)?),
         }
     }
     /// Whether there is one that says anything.

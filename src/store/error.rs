@@ -158,6 +158,10 @@ impl StoreError {
             other => other,
         }
     }
+    /// There is no room.
+    pub(super) fn is_full(e: &io::Error) -> bool {
+        matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
     pub(super) fn damaged(why: impl Into<String>) -> Self {
         Self::Damaged { path: None, why: why.into() }
     }
@@ -168,10 +172,7 @@ impl StoreError {
 
 impl From<io::Error> for StoreError {
     fn from(e: io::Error) -> Self {
-        match e.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::Full(e.to_string()),
-            _ => Self::Io(e.to_string()),
-        }
+        if Self::is_full(&e) { Self::Full(e.to_string()) } else { Self::Io(e.to_string()) }
     }
 }
 

@@ -31,6 +31,7 @@ impl Writer {
     pub(super) fn heal(&mut self, error: StoreError, ops: &mut [Waiting]) -> Result<Verdict, StoreError> {
         let now = self.options.clock.now().mono;
         let again = self.trouble.is_some();
+        self.was_full = false;
         self.trouble.get_or_insert(now);
         self.shared.begin_heal();
         if !again {
@@ -44,12 +45,14 @@ impl Writer {
         loop {
             // Nothing is written by closing: redb has latched the error.
             let _latched = self.shared.close_db();
-            // Nobody is refused for it yet: it may be so for a moment only.
-            if matches!(last, StoreError::Full(_)) && self.reserve.give_up() {
-                wait = false;
+            // redb, and an app's closure, may have handed it on as something else.
+            if self.options.met.no_room.swap(false, Ordering::AcqRel) || matches!(last, StoreError::Full(_)) {
+                self.was_full = true;
+                // Nobody is refused for it yet: it may be so for a moment only.
+                wait &= !self.reserve.give_up();
             }
             // Also one outside of a commit, when the file grew: what it lost is not known, and one phase does not survive it.
-            if self.options.commits == Commits::OnePhase && self.options.fsync_failed.load(Ordering::Acquire) {
+            if self.options.commits == Commits::OnePhase && self.options.met.fsync_failed.load(Ordering::Acquire) {
                 return Err(last);
             }
             if wait {

@@ -42,7 +42,7 @@ pub use error::StoreError;
 #[cfg(feature = "fuzzing")]
 pub use fuzz::{intent_keys, values, with_value_changed, words};
 pub use intents::memory::Sizes;
-pub use op::{Lane, Op, Room, RoundHook, StoreEvent, Tell};
+pub use op::{Lane, Op, RoundHook, StoreEvent, Tell};
 pub use options::{Commits, Opened, Place, StoreOptions};
 pub use outbox::TopicDepth;
 pub use own::{AppTable, Own};
@@ -51,10 +51,12 @@ pub use pack::decode_anything;
 #[cfg(feature = "testkit")]
 pub use read::Depth;
 pub use read::{Rows, View};
+pub use reserve::EVERY as ROOM_EVERY;
 pub use run_file::{RunFile, RunHeader, Slot, SlotNo};
 pub use schema::Source;
 pub use write::{FAILED, Write};
 
+use crate::model::room::Room;
 use parking_lot::Mutex;
 use reserve::Reserve;
 use shared::Shared;

@@ -3,6 +3,7 @@
 use super::app::panic_text;
 use super::error::StoreError;
 use super::write::Write;
+use crate::model::room::Room;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -14,31 +15,6 @@ pub enum Lane {
     Outcome,
     /// New work: bounded.
     Enqueue,
-}
-
-/// What the disk has room for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Room {
-    /// Everything.
-    #[default]
-    Normal,
-    /// It was full, and part of the reserve is given up: nothing new is taken, and no risky effect begins.
-    Low,
-    /// The whole reserve is given up: no effect begins. What became of those that run is still recorded.
-    Critical,
-}
-
-impl Room {
-    /// In one word.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Normal => "normal",
-            Self::Low => "low",
-            Self::Critical => "critical",
-        }
-    }
 }
 
 /// A request to the writer.

@@ -31,8 +31,17 @@ pub struct StoreOptions {
     pub clock: Arc<dyn Clock>,
     /// From this attempt on a failed one is noted for whoever watches, in the commit of its end.
     pub note_failures: Option<u32>,
-    /// An fsync failed, in this process: with one-phase commits the end of the store.
-    pub(super) fsync_failed: Arc<AtomicBool>,
+    /// What its files met, in this process.
+    pub(super) met: Arc<Met>,
+}
+
+/// What the file under redb met: redb, and app code inside a transaction, may hand on less than that.
+#[derive(Debug, Default)]
+pub(super) struct Met {
+    /// An fsync failed: with one-phase commits the end of the store.
+    pub(super) fsync_failed: AtomicBool,
+    /// There was no room, since that was last asked.
+    pub(super) no_room: AtomicBool,
 }
 
 impl StoreOptions {
@@ -47,7 +56,7 @@ impl StoreOptions {
             intents: Sizes::default(),
             clock,
             note_failures: None,
-            fsync_failed: Arc::default(),
+            met: Arc::default(),
         }
     }
 }

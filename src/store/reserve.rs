@@ -4,13 +4,14 @@
 //! redb writes copies, so that even a commit which changes no length needs room. Used by the writer when it heals, and by `open`.
 
 use super::error::StoreError;
-use super::op::Room;
 use super::options::{Place, StoreOptions};
 use super::private::only_owner;
-use crate::model::time::Mono;
+use crate::model::room::Room;
+use crate::model::time::{Mono, millis};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// One part: some thousand pages more than the commit of an outcome copies.
 const PART: u64 = 1 << 20;
@@ -19,7 +20,7 @@ const PARTS: u64 = 2;
 /// A reserve is taken back only where so much more room is left: else it would be given up again at once.
 const MARGIN: u64 = 4 << 20;
 /// How often it is tried to take it back.
-pub(super) const EVERY_MS: u64 = 10_000;
+pub const EVERY: Duration = Duration::from_secs(10);
 
 /// What is kept of the disk's room.
 pub(super) struct Reserve {
@@ -31,10 +32,10 @@ pub(super) struct Reserve {
 impl Reserve {
     /// As an earlier process left it, filled up if there is room.
     pub(super) fn open(place: &Place) -> Self {
-        let mut reserve = Self { place: place.clone(), parts: place.reserved() / PART, tried: None };
-        reserve.parts = reserve.parts.min(PARTS);
+        let held = place.reserved();
+        let mut reserve = Self { place: place.clone(), parts: (held / PART).min(PARTS), tried: None };
         // A small disk is no full one; one that was full when an earlier process ended has to have room to spare.
-        let was_full = !place.reserved().is_multiple_of(PARTS * PART);
+        let was_full = held > 0 && held < PARTS * PART;
         reserve.fill(if was_full { MARGIN } else { 0 });
         reserve
     }
@@ -62,21 +63,23 @@ impl Reserve {
     /// Takes back what was given up, if there is room again; not more often than every ten seconds. Whether it was
     /// tried.
     pub(super) fn take_back(&mut self, now: Mono) -> bool {
-        if self.parts == PARTS || self.tried.is_some_and(|at| now.since(at) < EVERY_MS) {
+        if self.parts == PARTS || self.tried.is_some_and(|at| now.since(at) < millis(EVERY)) {
             return false;
         }
         self.tried = Some(now);
         self.fill(MARGIN);
         true
     }
+    /// As much of it as there is room for.
     fn fill(&mut self, margin: u64) {
-        while self.parts < PARTS {
-            match self.place.reserve((self.parts + 1) * PART, margin).map_err(StoreError::from) {
-                Ok(()) => self.parts += 1,
-                Err(StoreError::Full(_)) => return,
+        for parts in (self.parts + 1..=PARTS).rev() {
+            match self.place.reserve(parts * PART, margin).map_err(StoreError::from) {
+                Ok(()) => self.parts = parts,
+                Err(StoreError::Full(_)) => continue,
                 // There can be none, for another reason than room: that refuses nobody's work.
                 Err(_) => self.parts = PARTS,
             }
+            return;
         }
     }
 }
@@ -116,7 +119,8 @@ impl Place {
                     return Ok(());
                 }
                 let file = OpenOptions::new().write(true).open(path)?;
-                file.set_len(to)?;
+                // Never longer than it is: a hole would reserve nothing.
+                file.set_len(file.metadata()?.len().min(to))?;
                 file.sync_all()
             }
             #[cfg(feature = "testkit")]
@@ -218,7 +222,7 @@ mod tests {
         assert!(reserve.take_back(Mono(0)));
         assert_eq!((reserve.room(), place.reserved()), (Room::Normal, PARTS * PART));
         assert!(reserve.give_up());
-        assert!(!reserve.take_back(Mono(EVERY_MS - 1)));
+        assert!(!reserve.take_back(Mono(millis(EVERY) - 1)));
         assert_eq!(reserve.room(), Room::Low, "not at once again");
         assert_eq!(Reserve::open(&place).room(), Room::Normal, "the next process has room");
     }

@@ -4,8 +4,9 @@
 use super::create::OpenFile;
 use super::error::StoreError;
 use super::intents::memory::Memory;
-use super::op::{Lane, Op, Room, RoundHook, StoreEvent, quietly};
+use super::op::{Lane, Op, RoundHook, StoreEvent, quietly};
 use super::run_file::RunFile;
+use crate::model::room::Room;
 use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 use std::any::Any;
@@ -115,7 +116,7 @@ impl Shared {
         if let Some(why) = &inbox.shut {
             return Err((op, why.clone()));
         }
-        if op.is_new_work() && self.room() > Room::Normal {
+        if op.is_new_work() && !self.room().is_normal() {
             // The writer looks whether there is room again.
             inbox.poked = true;
             self.wake(inbox);

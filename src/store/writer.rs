@@ -7,7 +7,7 @@ mod answers;
 use super::app::panic_text;
 use super::create::{self, Meta};
 use super::error::StoreError;
-use super::op::{Room, RoundHook, StoreEvent, quietly};
+use super::op::{RoundHook, StoreEvent, quietly};
 use super::options::{Commits, StoreOptions};
 use super::reserve::Reserve;
 use super::run_file::RunHeader;
@@ -21,6 +21,7 @@ use redb::{CommitError, WriteTransaction};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ pub(super) struct Writer {
     pub(super) kept: Kept,
     /// Room on the disk that is given up before anything is lost.
     pub(super) reserve: Reserve,
+    /// The newest heal met a full disk.
+    pub(super) was_full: bool,
     answers: Answers,
     last_ops: usize,
     last_took: Duration,
@@ -108,8 +111,11 @@ struct Halt {
 impl Writer {
     pub(super) fn new(options: StoreOptions, shared: Arc<Shared>, meta: Meta, reserve: Reserve) -> Self {
         shared.set_room(reserve.room());
+        // The open got over it.
+        options.met.no_room.store(false, Ordering::Release);
         Self {
             reserve,
+            was_full: false,
             file_id: options.place.file_id(),
             options,
             shared,
@@ -156,9 +162,6 @@ impl Writer {
             if let Some(hook) = work.hook {
                 self.hook = Some(hook);
             }
-            if self.reserve.room().max(self.shared.room()) > Room::Normal {
-                self.take_back();
-            }
             let healed = work.suspect.map_or(Ok(()), |e| self.heal_idle(e));
             let done = healed.map_err(Halt::of).and_then(|()| if work.last { Ok(()) } else { self.round() });
             if let Err(halt) = done {
@@ -194,7 +197,8 @@ impl Writer {
     /// One group, until it is committed, found to have written nothing, or split.
     fn group(&mut self, mut group: Group) -> Result<Vec<Group>, Halt> {
         loop {
-            if self.shared.room() > Room::Normal {
+            self.take_back();
+            if !self.reserve.room().is_normal() {
                 // Also what was taken before the disk was full: the reserve is for what became of things.
                 self.refuse_new(&mut group.ops);
                 group.open = false;
@@ -233,31 +237,29 @@ impl Writer {
                 }
                 Ended::Undone(Undo::Storage(error)) => {
                     group.damage_is_final |= matches!(error, StoreError::Damaged { .. });
-                    let was_full = matches!(error, StoreError::Full(_));
                     // Nothing was committed, so nothing can have been applied.
                     self.heal(error, &mut group.ops).map_err(|e| Halt::of(e).with_untouched(&mut group.ops))?;
-                    if was_full {
-                        return Ok(self.make_do(group));
+                    if std::mem::take(&mut self.was_full) {
+                        return Ok(group.in_parts());
                     }
                 }
                 Ended::CommitFailed(error, _) if self.options.commits == Commits::OnePhase => {
                     return Err(Halt::of(error).in_doubt(group.ops));
                 }
-                Ended::CommitFailed(error, took) => {
-                    let was_full = matches!(error, StoreError::Full(_));
-                    match self.heal(error, &mut group.ops) {
-                        Ok(Verdict::Applied) => {
-                            self.recovered();
-                            self.answer(group, took);
-                            return Ok(Vec::new());
+                Ended::CommitFailed(error, took) => match self.heal(error, &mut group.ops) {
+                    Ok(Verdict::Applied) => {
+                        self.recovered();
+                        self.answer(group, took);
+                        return Ok(Vec::new());
+                    }
+                    Ok(Verdict::NotApplied) => {
+                        self.undo_hook(group.hook);
+                        if std::mem::take(&mut self.was_full) {
+                            return Ok(group.in_parts());
                         }
-                        Ok(Verdict::NotApplied) => self.undo_hook(group.hook),
-                        Err(e) => return Err(Halt::of(e).in_doubt(group.ops)),
                     }
-                    if was_full {
-                        return Ok(self.make_do(group));
-                    }
-                }
+                    Err(e) => return Err(Halt::of(e).in_doubt(group.ops)),
+                },
                 Ended::Removed => {
                     let why = format!("{} was removed or replaced", self.options.place.path().display());
                     return Err(Halt::of(StoreError::Stopped(why)).with_untouched(&mut group.ops));
@@ -276,28 +278,7 @@ impl Writer {
 
     /// The most requests of one round.
     fn most(&self) -> usize {
-        if self.reserve.room() == Room::Normal { OPS } else { OPS_WHEN_FULL }
-    }
-    /// Nothing of a group was written, because the disk is full. If it was so for a moment only, the group runs again; else new work
-    /// is refused, and what became of things is written in small rounds.
-    fn make_do(&mut self, group: Group) -> Vec<Group> {
-        self.take_back();
-        let Group { mut ops, hook, damage_is_final, .. } = group;
-        if self.shared.room() > Room::Normal {
-            self.refuse_new(&mut ops);
-        }
-        let mut groups = Vec::new();
-        while ops.len() > OPS_WHEN_FULL {
-            let rest = ops.split_off(OPS_WHEN_FULL);
-            groups.push(Group { damage_is_final, ..Group::of(std::mem::replace(&mut ops, rest), false) });
-        }
-        if hook || !ops.is_empty() {
-            groups.push(Group { damage_is_final, ..Group::of(ops, hook) });
-        }
-        if groups.is_empty() {
-            self.recovered();
-        }
-        groups
+        if self.reserve.room().is_normal() { OPS } else { OPS_WHEN_FULL }
     }
     fn refuse_new(&mut self, ops: &mut Vec<Waiting>) {
         let is_new = |w: &Waiting| w.op.as_ref().is_some_and(|op| op.is_new_work());
@@ -308,8 +289,11 @@ impl Writer {
             *ops = rest;
         }
     }
-    /// Takes the reserve back, if there is room again, and says what there is room for.
+    /// Takes the reserve back, if it was given up and there is room again, and says what there is room for.
     fn take_back(&mut self) {
+        if self.reserve.room().is_normal() && self.shared.room().is_normal() {
+            return;
+        }
         let tried = self.reserve.take_back(self.options.clock.now().mono);
         let (before, room) = (self.shared.room(), self.reserve.room());
         if tried || room != before {
@@ -487,6 +471,19 @@ impl Writer {
 }
 
 impl Group {
+    /// Nothing of it was written, because the disk was full: the same in parts, of which each is smaller than what did not fit. The
+    /// engine's part comes last.
+    fn in_parts(self) -> Vec<Self> {
+        let Self { mut ops, hook, damage_is_final, .. } = self;
+        let most = ops.len().div_ceil(2).clamp(1, OPS_WHEN_FULL);
+        let mut groups = Vec::new();
+        while ops.len() > most {
+            let rest = ops.split_off(most);
+            groups.push(Self { damage_is_final, ..Self::of(std::mem::replace(&mut ops, rest), false) });
+        }
+        groups.push(Self { damage_is_final, ..Self::of(ops, hook) });
+        groups
+    }
     fn of(ops: Vec<Waiting>, hook: bool) -> Self {
         Self { ops, hook, open: false, gathering: None, damage_is_final: false }
     }

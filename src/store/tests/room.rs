@@ -1,17 +1,29 @@
 //! The disk fills up: what became of things is still written, new work is refused, and all goes on when there is room.
 
 use super::*;
+use crate::model::room::Room;
 use std::time::Duration;
 
-/// New work that writes a large row.
+/// New work that writes large rows.
 struct New {
     name: String,
+    rows: usize,
+    /// What goes wrong inside is handed on as an error of its own, as app code does.
+    hides: bool,
     to: Sender<Result<(), StoreError>>,
 }
 
 impl Op for New {
     fn run(&mut self, tx: &mut Write<'_>) -> Result<(), StoreError> {
-        tx.put_meta(&self.name, &vec![7; 100_000])
+        for row in 0..self.rows {
+            let put = tx.put_meta(&format!("{} {row}", self.name), &vec![7; 100_000]);
+            if self.hides {
+                put.map_err(|_| StoreError::Table("the app says so".to_owned()))?;
+            } else {
+                put?;
+            }
+        }
+        Ok(())
     }
     fn is_new_work(&self) -> bool {
         true
@@ -23,7 +35,9 @@ impl Op for New {
 
 fn new_work(store: &Store, name: &str) -> Result<(), StoreError> {
     let (to, heard) = mpsc::channel();
-    store.submit(Lane::Enqueue, Box::new(New { name: name.to_owned(), to })).map_err(|(_, e)| e)?;
+    store
+        .submit(Lane::Enqueue, Box::new(New { name: name.to_owned(), rows: 1, hides: false, to }))
+        .map_err(|(_, e)| e)?;
     heard.recv().unwrap()
 }
 
@@ -109,7 +123,7 @@ fn what_waits_in_line_leaves_the_reserve_to_the_outcomes() {
     let gate = Gate::close(&store);
     let (to, heard) = mpsc::channel();
     for n in 0..400 {
-        let new = New { name: format!("new {n:05}"), to: to.clone() };
+        let new = New { name: format!("new {n:05}"), rows: 1, hides: false, to: to.clone() };
         assert!(store.submit(Lane::Enqueue, Box::new(new)).is_ok(), "nobody knows yet");
     }
     drop((to, gate));
@@ -121,6 +135,27 @@ fn what_waits_in_line_leaves_the_reserve_to_the_outcomes() {
         assert!(matches!(outcome(&store, n).recv().unwrap(), Heard::Settled(())), "outcome {n}");
     }
     println!("400 large requests in line, {refused} refused, 500 of 500 outcomes behind them");
+}
+
+/// App code meets the full disk inside its transaction and makes an error of its own of it: the reserve is given up all the same, the
+/// caller hears what it was, and outcomes go on.
+#[test]
+fn a_full_disk_that_app_code_met_is_noticed() {
+    let disk = SimDisk::new();
+    let mut options = on_disk(&disk);
+    // So small that redb writes before the commit.
+    options.cache_bytes = 64 << 10;
+    let (store, _) = Store::open(options).unwrap();
+    disk.bound_room(Some(0));
+    let (to, heard) = mpsc::channel();
+    let new = New { name: "app".to_owned(), rows: 60, hides: true, to };
+    assert!(store.submit(Lane::Enqueue, Box::new(new)).is_ok());
+    let told = heard.recv().unwrap();
+    assert!(matches!(told, Err(StoreError::Full(_))), "{told:?}");
+    assert!(!store.room().is_normal());
+    for n in 0..100 {
+        assert!(matches!(outcome(&store, n).recv().unwrap(), Heard::Settled(())), "outcome {n}");
+    }
 }
 
 /// The disk was full for one moment: the round runs again, nobody is refused, and the reserve is there again.

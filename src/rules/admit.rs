@@ -169,3 +169,72 @@ pub fn remembered_until(rules: &KindRules, ended: Wall) -> Option<Wall> {
         Keep::For(d) => Some(ended.after(d)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::effect::{EffectState, Recovery, Risk};
+    use crate::model::time::Mono;
+    use crate::rules::fixture::{id, job, kind, ms, record};
+
+    const NOW: Now = Now { wall: Wall(1_000), mono: Mono(5) };
+
+    fn rules() -> KindRules {
+        kind(Recovery::ask(), Recovery::ask(), Risk::Charge)
+    }
+
+    /// A job starts when it was said, at once if that is now or over, and its deadline counts from its start.
+    #[test]
+    fn a_job_starts_when_it_was_said() {
+        let rules = KindRules { deadline: Some(ms(50)), ..rules() };
+        let ready = (JobState::Ready { ticket: NEXT_TICKET }, None, 1_050);
+        let later =
+            |why, due, delay_ms| (JobState::Delayed { due: Wall(due), delay_ms, why }, Some(Wall(due)), due + 50);
+        for (start, (state, due, deadline)) in [
+            (Start::Now, ready.clone()),
+            (Start::At(Wall(999)), ready.clone()),
+            (Start::At(Wall(1_000)), ready.clone()),
+            (Start::At(Wall(1_001)), later(Delay::At, 1_001, 1)),
+            (Start::After(Duration::ZERO), ready),
+            (Start::After(ms(7)), later(Delay::After, 1_007, 7)),
+        ] {
+            let change = create(JobId(1), KindId(1), 4, start, &rules, NOW);
+            let record = change.record();
+            assert_eq!((&record.state, record.deadline), (&state, Some(Wall(deadline))), "{start:?}");
+            let moved = Fact::Moved { job: JobId(1), to: State::from(&state), due };
+            assert_eq!(change.facts(), [Fact::Enqueued(JobId(1)), moved]);
+        }
+    }
+
+    /// An intent is remembered for as long as its kind says, or for ever.
+    #[test]
+    fn an_intent_is_remembered_as_long_as_its_kind_says() {
+        let until = |remember| remembered_until(&KindRules { remember, ..rules() }, Wall(100));
+        assert_eq!(until(Keep::For(ms(7))), Some(Wall(107)));
+        assert_eq!(until(Keep::Forever), None);
+    }
+
+    /// Only what is over runs again, with nothing open and nothing on its way; the new one is the next of its intent. A ready job
+    /// of a paused kind shows as paused, and no other does.
+    #[test]
+    fn what_is_over_runs_again_as_the_next_one() {
+        let (over, waiting) = (job(JobState::Dead), job(JobState::Ready { ticket: 1 }));
+        let ended = JobState::Ended { how: crate::model::job::End::Done, at: Wall(9) };
+        let done = job(ended);
+        let known = |job, paused| Some(Known { id: JobId(1), incarnation: 2, job, paused });
+        let (closed, open) = ([record("a", EffectState::Confirmed, 1)], [record("a", EffectState::Unknown, 1)]);
+        assert_eq!(run_again(None, &[], None), Ok(Admit::New { incarnation: 1 }));
+        assert_eq!(run_again(known(Some(&done), false), &closed, None), Ok(Admit::New { incarnation: 3 }));
+        assert_eq!(run_again(known(None, false), &[], None), Ok(Admit::New { incarnation: 3 }));
+        assert_eq!(run_again(known(Some(&done), false), &open, None), Err(Refusal::Unresolved(vec![id("a")])));
+        assert_eq!(run_again(known(Some(&done), false), &closed, Some(&id("a"))), Err(Refusal::CallRunning(id("a"))));
+        for (job, paused, state) in [
+            (&over, false, State::Dead),
+            (&over, true, State::Dead),
+            (&waiting, false, State::Ready),
+            (&waiting, true, State::Paused),
+        ] {
+            assert_eq!(run_again(known(Some(job), paused), &[], None), Err(Refusal::WrongState(state)));
+        }
+    }
+}

@@ -154,4 +154,47 @@ mod tests {
             assert_eq!((ended, change.record.state == JobState::Dead), (ends, !ends));
         }
     }
+
+    /// Nobody undoes anything any more: a person is asked. While an undo job is under way, or where nothing is being undone, nobody is.
+    #[test]
+    fn a_compensation_that_nobody_carries_on_is_asked_about() {
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let done = EffectRecord { undo: Some(way_back("a")), ..record("a", EffectState::Confirmed, 1) };
+        let under_way = EffectRecord { undoing: Undoing::UnderWay, ..done.clone() };
+        let asked = |state, effect: &EffectRecord| {
+            with(QUIET, 9, |env| nobody_undoes(&job(state), std::slice::from_ref(effect), &rules, env))
+        };
+        let change = asked(JobState::Compensating { left: 0 }, &done).expect("it stands still");
+        assert_eq!((&change.record().state, change.record().why), (&JobState::Dead, Some(Why::UndoStopped)));
+        assert_eq!(asked(JobState::Compensating { left: 0 }, &under_way), None);
+        assert_eq!(asked(JobState::Dead, &done), None);
+    }
+
+    /// An undo job that was given up is a failure for good; two accounts of one effect are what nobody knows. Its end is heard once.
+    #[test]
+    fn a_compensation_that_stops_says_why() {
+        use super::super::LetterMove;
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let of = |name: &str, undoing, conflict| EffectRecord {
+            undoing,
+            conflict,
+            undo: Some(way_back(name)),
+            ..record(name, EffectState::Confirmed, 1)
+        };
+        for (how, conflict, why, class) in [
+            (End::Discarded, false, Why::UndoStopped, Class::Permanent),
+            (End::Done, true, Why::EffectUnresolved, Class::Unknown),
+        ] {
+            let effects = [of("a", Undoing::UnderWay, false), of("b", Undoing::No, conflict)];
+            let heard = |of: usize| {
+                let job = job(JobState::Compensating { left: 0 });
+                with(QUIET, 9, |env| heard(&job, &effects, &effects[of].id, how, &rules, env))
+            };
+            assert_eq!(heard(1), None, "nobody undoes that one");
+            let LetterMove::Put(letter) = heard(0).expect("it is under way").letter().clone() else {
+                panic!("it asks")
+            };
+            assert_eq!((letter.why, letter.class), (why, class));
+        }
+    }
 }

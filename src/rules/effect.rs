@@ -376,22 +376,4 @@ fn intend(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rules::fixture::record;
-
-    /// What is done is returned on any disk; what has to be recorded begins only where that fits.
-    #[test]
-    fn no_effect_begins_that_could_not_be_recorded() {
-        let (done, open) = (record("a", EffectState::Confirmed, 1), record("a", EffectState::Unknown, 1));
-        for (room, routine, risky) in
-            [(Room::Normal, true, true), (Room::Low, true, false), (Room::Critical, false, false)]
-        {
-            for old in [None, Some(&open)] {
-                assert_eq!(has_room(old, Risk::Routine, room), routine, "{room:?}");
-                assert_eq!(has_room(old, Risk::Charge, room), risky, "{room:?}");
-            }
-            assert!(has_room(Some(&done), Risk::Charge, room), "{room:?}");
-        }
-    }
-}
+mod tests;

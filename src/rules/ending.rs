@@ -335,3 +335,6 @@ fn ask_text(q: &Question) -> &'static str {
         Question::WhatNow => "a person decides what happens now",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,3 +119,107 @@ pub(super) fn answers(news: &EffectRecord, question: &Question) -> bool {
 fn is_kept(news: &EffectRecord) -> bool {
     matches!(news.result, Some(crate::model::effect::Stored::Json(_)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::effect::{Recovery, Refusal as NotHappened, Risk, Stored};
+    use crate::rules::LetterMove;
+    use crate::rules::fixture::{QUIET, id, job, kind, record, with};
+
+    /// A question is taken away by what answers it, and by nothing that is known of another effect.
+    #[test]
+    fn what_is_known_answers_the_questions_that_it_can() {
+        let done = record("a", EffectState::Confirmed, 1);
+        let lost = EffectRecord { result: Some(Stored::Lost("too big".into())), ..done.clone() };
+        let refused = record("a", EffectState::Refused(NotHappened::Said), 1);
+        let open = record("a", EffectState::Unknown, 1);
+        let effect = || id("a");
+        for (question, by) in [
+            (Question::DidItHappen { effect: effect() }, [true, true, true, false]),
+            (Question::RequestUnreadable { effect: effect() }, [true, true, false, false]),
+            (Question::ResultLost { effect: effect() }, [true, false, false, false]),
+            (Question::RequestChanged { effect: effect() }, [false; 4]),
+            (Question::Undeclared { effect: effect() }, [false; 4]),
+            (Question::Conflict { effect: effect() }, [false; 4]),
+            (Question::WhatNow, [false; 4]),
+        ] {
+            assert_eq!([&done, &lost, &refused, &open].map(|news| answers(news, &question)), by, "{question:?}");
+            let beside = EffectRecord { id: id("b"), ..done.clone() };
+            assert!(!answers(&beside, &question), "{question:?}");
+        }
+    }
+
+    /// A second account turns up while a person is asked: it is asked for first and once, and what else was asked stays.
+    #[test]
+    fn a_contradiction_is_asked_for_first_and_once() {
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let (twice, open) = (Question::Conflict { effect: id("a") }, Question::DidItHappen { effect: id("b") });
+        let effects = [
+            EffectRecord { conflict: true, ..record("a", EffectState::Confirmed, 1) },
+            record("b", EffectState::Unknown, 1),
+        ];
+        for before in [vec![open.clone(), Question::WhatNow], vec![open.clone(), twice.clone(), Question::WhatNow]] {
+            let letter = LetterRecord {
+                why: Why::TriesUsedUp,
+                created: Wall(0),
+                class: Class::Transient,
+                error: "oops".into(),
+                questions: before,
+                proposed: None,
+            };
+            let mut change = Change::of(&job(JobState::NeedsDecision));
+            change.effects.push(effects[0].clone());
+            let change = with(QUIET, 9, |env| learned(change, Some(&letter), &effects, &rules, env));
+            let LetterMove::Put(now) = change.letter() else { panic!("it asks on") };
+            assert_eq!(now.questions, [twice.clone(), open.clone(), Question::WhatNow]);
+            assert_eq!(change.record().revision, 1, "a decision on the view before is refused");
+        }
+    }
+
+    /// Of a failed attempt one answer came late, and it happened: the job goes on at once, in the same attempt. A refusal, another
+    /// claim's call, a second open effect or a failure of its own leave it its pause.
+    #[test]
+    fn a_pause_ends_early_only_for_the_proof_that_was_missing() {
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let paused = |why| JobState::Delayed { due: Wall(50), delay_ms: 10, why };
+        let (done, refused) = (EffectState::Confirmed, EffectState::Refused(NotHappened::Said));
+        for (state, by, settled, beside, why, goes_on) in [
+            (done, 3, true, done, Delay::Backoff, true),
+            (refused, 3, true, done, Delay::Backoff, false),
+            (done, 2, true, done, Delay::Backoff, false),
+            (done, 3, false, done, Delay::Backoff, false),
+            (done, 3, true, EffectState::Unknown, Delay::Backoff, false),
+            (done, 3, true, done, Delay::Snooze("later".into()), false),
+        ] {
+            let mut job = job(paused(why.clone()));
+            (job.attempts, job.last_token) = (1, crate::rules::fixture::token(3));
+            let mut change = Change::of(&job);
+            let effects = [record("a", state, by), record("b", beside, 1)];
+            change.effects.push(effects[0].clone());
+            change.settled = settled;
+            let now = with(QUIET, 9, |env| learned(change, None, &effects, &rules, env)).record;
+            assert_eq!(
+                now.state == JobState::Ready { ticket: NEXT_TICKET },
+                goes_on,
+                "{state:?} {by} {beside:?} {why:?}"
+            );
+            assert_eq!(now.continues, goes_on);
+        }
+    }
+
+    /// A job waits for an old call. Its end without an answer is what a person is asked about; news of another effect are not.
+    #[test]
+    fn who_waits_hears_only_of_what_it_waits_for() {
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let effects = [record("a", EffectState::Unknown, 1), record("b", EffectState::Unknown, 1)];
+        for (on, asked) in [("a", true), ("b", false)] {
+            let on = crate::model::job::Wait::OldCall(id(on));
+            let waiting = JobState::Waiting { due: Wall(50), delay_ms: 10, on };
+            let mut change = Change::of(&job(waiting.clone()));
+            change.effects.push(effects[0].clone());
+            let now = with(QUIET, 9, |env| learned(change, None, &effects, &rules, env)).record;
+            assert_eq!(now.state, if asked { JobState::NeedsDecision } else { waiting });
+        }
+    }
+}

@@ -377,3 +377,6 @@ fn put_effect(change: &mut Change, record: EffectRecord) {
     });
     change.effects.push(record);
 }
+
+#[cfg(test)]
+mod tests;

@@ -168,3 +168,24 @@ pub(super) fn no_attempt(job: &JobRecord, now: Now) -> (Why, Class, &'static str
         (Why::TriesUsedUp, Class::Transient, "its attempts are used up")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::effect::{EffectState, Recovery, Risk};
+    use crate::rules::fixture::{id, kind, record};
+
+    /// No handler runs past what today's code does not own, nor past two accounts of one effect.
+    #[test]
+    fn no_handler_runs_past_what_has_to_be_asked_first() {
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let known = record("a", EffectState::Confirmed, 1);
+        let twice = EffectRecord { conflict: true, ..known.clone() };
+        let gone = record("gone", EffectState::Confirmed, 1);
+        let conflict = Stop::Ask(Question::Conflict { effect: id("a") });
+        let undeclared = Stop::Ask(Question::Undeclared { effect: id("gone") });
+        assert_eq!(may_run(&[known], &rules), None);
+        assert_eq!(may_run(std::slice::from_ref(&twice), &rules), Some(conflict));
+        assert_eq!(may_run(&[twice, gone], &rules), Some(undeclared));
+    }
+}

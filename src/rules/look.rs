@@ -102,3 +102,103 @@ fn old_call_or_ask(rules: &KindRules, facts: CallFacts) -> Look {
         Some(_) | None => Look::Ask,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::effect::{EffectState, Risk};
+    use crate::model::id::Token;
+    use crate::rules::fixture::{INSIDE, JUST_ENDED, QUIET, id, kind, ms, record};
+
+    const NOW: Wall = Wall(39);
+
+    fn rules(recovery: Recovery) -> KindRules {
+        kind(recovery, Recovery::ask(), Risk::Charge)
+    }
+    fn unknown() -> EffectRecord {
+        record("a", EffectState::Unknown, 1)
+    }
+    fn running(ms: u64) -> CallFacts {
+        CallFacts { running_ms: Some(ms), ..QUIET }
+    }
+
+    /// The provider remembers a key for 305 ms. It is used for 275 of them, and not at all where its age cannot be trusted.
+    #[test]
+    fn a_key_is_used_for_nine_tenths_of_its_life_and_no_longer() {
+        let key = Recovery::same_key(ms(305));
+        for (recovery, then) in [(key, Look::Ask), (key.or_probe(ms(20)), Look::Probe { settled: true })] {
+            for (age, lives) in
+                [(Some(0), true), (Some(274), true), (Some(275), false), (Some(276), false), (None, false)]
+            {
+                let facts = CallFacts { key_age_ms: age, ..QUIET };
+                let expected = if lives { Look::CallAgain } else { then };
+                assert_eq!(look(&unknown(), &rules(recovery), facts, NOW), expected, "{recovery:?} at {age:?}");
+            }
+        }
+    }
+
+    /// What an older copy of the file may have forgotten is asked about first, where there is somebody to ask.
+    #[test]
+    fn a_doubted_call_is_asked_about_although_its_key_lives() {
+        let doubted = EffectRecord { token: Token::first_of(2), ..unknown() };
+        let key = Recovery::same_key(ms(305));
+        assert_eq!(look(&doubted, &rules(key), QUIET, NOW), Look::CallAgain);
+        assert_eq!(look(&doubted, &rules(key.or_probe(ms(20))), QUIET, NOW), Look::Probe { settled: true });
+    }
+
+    /// "Not there" is believed once every call has ended and the settle time is over since; a person is asked where nobody could
+    /// tell for too long.
+    #[test]
+    fn not_there_counts_from_the_settle_time_on() {
+        let probing = rules(Recovery::probe(ms(20)));
+        for (facts, settled) in [
+            (QUIET, true),
+            (CallFacts { quiet_ms: 19, ..QUIET }, false),
+            (CallFacts { quiet_ms: 21, ..QUIET }, true),
+            (running(0), false),
+            (JUST_ENDED, false),
+        ] {
+            assert_eq!(look(&unknown(), &probing, facts, NOW), Look::Probe { settled }, "{facts:?}");
+        }
+        let in_vain = EffectRecord { cannot_tell_since: Some(Wall(0)), ..unknown() };
+        assert_eq!(look(&in_vain, &probing, QUIET, NOW), Look::Probe { settled: true });
+        assert_eq!(look(&in_vain, &probing, QUIET, Wall(40)), Look::Ask);
+    }
+
+    /// A call that is still inside its performer may answer by itself for 30 ms; then a person is troubled.
+    #[test]
+    fn an_old_call_has_its_time_and_no_more() {
+        for recovery in [Recovery::ask(), Recovery::same_key(ms(1))] {
+            let (r, old) = (rules(recovery), CallFacts { key_age_ms: None, ..QUIET });
+            for (ms, expected) in [(0, Look::OldCall(30)), (29, Look::OldCall(1)), (30, Look::Ask), (31, Look::Ask)] {
+                assert_eq!(look(&unknown(), &r, CallFacts { running_ms: Some(ms), ..old }, NOW), expected, "{ms}");
+            }
+            assert_eq!(look(&unknown(), &r, old, NOW), Look::Ask);
+        }
+        let (r, asks) = (rules(Recovery::probe(ms(20))), Stop::Ask(Question::DidItHappen { effect: id("a") }));
+        assert_eq!(not_settled(&unknown(), &r, running(29)), Stop::OldCall(id("a"), 1));
+        assert_eq!(not_settled(&unknown(), &r, running(30)), asks);
+        assert_eq!(not_settled(&unknown(), &r, CallFacts { quiet_ms: 5, ..QUIET }), Stop::Settling(id("a"), 15));
+        let down = |record: &EffectRecord, facts, now| cannot_tell(record, &r, facts, Wall(now), "down".into());
+        let in_vain = EffectRecord { cannot_tell_since: Some(Wall(0)), ..unknown() };
+        for (told, expected) in [
+            (down(&unknown(), running(29), 90), None),
+            (down(&unknown(), running(30), 0), Some(&asks)),
+            (down(&in_vain, QUIET, 39), None),
+            (down(&in_vain, QUIET, 40), Some(&asks)),
+        ] {
+            assert_eq!(told, expected.cloned().unwrap_or_else(|| Stop::CannotTell(id("a"), "down".into())));
+        }
+    }
+
+    /// Where no attempt may begin, nobody calls again: who can be asked is asked, an old call is waited for, else a person answers.
+    #[test]
+    fn without_an_attempt_nobody_calls_again() {
+        let asked = |recovery, facts| look_without_attempts(&unknown(), &rules(recovery), facts, NOW);
+        assert_eq!(asked(Recovery::repeat(), QUIET), Look::Ask);
+        assert_eq!(asked(Recovery::repeat(), INSIDE), Look::OldCall(25));
+        let both = Recovery::same_key(ms(305)).or_probe(ms(20));
+        assert_eq!(asked(both, QUIET), Look::Probe { settled: true });
+        assert_eq!(asked(both, JUST_ENDED), Look::Probe { settled: false });
+    }
+}

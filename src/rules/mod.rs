@@ -315,3 +315,113 @@ pub struct Env<'a> {
     /// What is known about an effect's calls.
     pub calls: &'a dyn Fn(&EffectRecord) -> CallFacts,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::fixture::{id, job, token};
+    use super::*;
+    use crate::model::attempt::{Class, Outcome};
+    use crate::model::id::{JobId, Lease};
+    use crate::model::letter::{Question, Why};
+
+    /// Somebody is told when a letter comes. One that only changes was told before.
+    #[test]
+    fn a_letter_is_brought_once() {
+        let letter = LetterRecord {
+            why: Why::Permanent,
+            created: Wall(0),
+            class: Class::Permanent,
+            error: "oops".into(),
+            questions: vec![Question::WhatNow],
+            proposed: None,
+        };
+        for (before, asked) in
+            [(JobState::Ready { ticket: 1 }, false), (JobState::NeedsDecision, true), (JobState::Dead, true)]
+        {
+            let mut change = Change::of(&job(before.clone()));
+            assert_eq!(change.before(), Some(&before));
+            for (letter, brings) in
+                [(LetterMove::Keep, false), (LetterMove::Remove, false), (LetterMove::Put(letter.clone()), !asked)]
+            {
+                change.letter = letter;
+                assert_eq!(change.brings_letter(), brings, "{:?}, {:?}", change.before(), change.letter());
+            }
+        }
+    }
+
+    /// Of the facts of a commit only a failure that counts as an attempt is one that failed, under its own number.
+    #[test]
+    fn only_an_attempt_that_counts_has_failed() {
+        let line = |outcome, given_back| Fact::Attempt {
+            job: JobId(1),
+            attempt: 3,
+            outcome,
+            class: None,
+            error: None,
+            next: None,
+            given_back,
+        };
+        for (outcome, given_back, failed) in [
+            (Outcome::Retry, false, Some(3)),
+            (Outcome::Dead, false, Some(3)),
+            (Outcome::Retry, true, None),
+            (Outcome::Success, false, None),
+            (Outcome::Waiting, false, None),
+        ] {
+            let mut change = Change::of(&job(JobState::Ready { ticket: 1 }));
+            assert_eq!(change.failed_attempt(), None);
+            change.facts = vec![Fact::LeaseExpired(JobId(1)), line(outcome, given_back), Fact::Claimed(JobId(1))];
+            assert_eq!(change.failed_attempt(), failed, "{outcome:?} {given_back}");
+        }
+    }
+
+    /// Each thing that a job remembers has the number after the last one.
+    #[test]
+    fn what_is_remembered_is_numbered() {
+        let mut running = job(JobState::Running { token: token(3), continuing: false });
+        running.memos = 2;
+        let memo = Memo { name: "charge".into(), commit: true, value: b"1".to_vec(), number: 0 };
+        let lease = Lease { job: running.id, token: token(3) };
+        let change = lifecycle::remember(&running, &lease, memo.clone()).expect("a live lease");
+        assert_eq!(change.memo(), Some(&Memo { number: 2, ..memo.clone() }));
+        assert_eq!(change.record().memos, 3);
+        let over = lifecycle::remember(&running, &Lease { token: token(2), ..lease }, memo);
+        assert_eq!(over, Err(Refusal::Fenced));
+    }
+
+    /// A refusal says what to do instead.
+    #[test]
+    fn a_refusal_tells_the_next_step() {
+        let of = |name: &str| id(name);
+        for (refusal, text) in [
+            (
+                Refusal::WrongState(State::Dead),
+                "this cannot be done while the job is Dead: decide its dead letter first",
+            ),
+            (Refusal::WrongState(State::Waiting), "while the job is Waiting: wait for its end, or cancel it"),
+            (Refusal::WrongState(State::Compensating), "what it did is being undone, wait for its end"),
+            (
+                Refusal::WrongState(State::Discarded),
+                "in the trash while its rows are kept (Jobs::trash, Jobs::restore)",
+            ),
+            (Refusal::WrongState(State::Done), "the same work once more needs a key of its own"),
+            (
+                Refusal::Stale { shown: 1, now: 3, since: vec!["a happened".into(), "bob proposed".into()] },
+                "(revision 1, now 3); since then: a happened; bob proposed: look at it again",
+            ),
+            (Refusal::Stale { shown: 1, now: 3, since: vec![] }, "(revision 1, now 3): look at it again"),
+            (Refusal::Unresolved(vec![of("a"), of("b")]), "say first whether these happened: a, b"),
+            (Refusal::Gate(vec![of("a")]), "before these are answered: a"),
+            (
+                Refusal::NeedsReference { effect: of("a"), known: None },
+                "the result of a is asked for, and it cannot be rebuilt without a reference: say",
+            ),
+            (
+                Refusal::NeedsReference { effect: of("a"), known: Some("op".into()) },
+                "it cannot be rebuilt from the reference op: say",
+            ),
+        ] {
+            assert!(refusal.to_string().contains(text), "{refusal}");
+        }
+    }
+}

@@ -256,3 +256,68 @@ pub(super) fn report(
 pub(super) fn transient(text: String) -> Failure {
     Failure { class: Class::Transient, text, retry_after: None }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::effect::Risk;
+    use crate::rules::fixture::{job, kind, ms};
+
+    /// What is over is kept for as long as its kind says; what can be brought back for ever stays listed for that.
+    #[test]
+    fn what_is_over_is_pruned_when_its_kind_says() {
+        let mut rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let over = |how, rules: &KindRules| {
+            let mut change = Change::of(&job(JobState::Dead));
+            end_job(&mut change, how, rules, Wall(100));
+            change.prune()
+        };
+        (rules.keep_done, rules.keep_discarded) = (Keep::For(ms(5)), Keep::For(ms(7)));
+        let others = [End::HandledOutside, End::Cancelled, End::Compensated];
+        assert_eq!(over(End::Done, &rules), Some(Wall(105)));
+        assert_eq!(over(End::Discarded, &rules), Some(Wall(107)));
+        assert_eq!(others.map(|how| over(how, &rules)), [Some(Wall(107)); 3]);
+        (rules.keep_done, rules.keep_discarded) = (Keep::Forever, Keep::Forever);
+        assert_eq!(over(End::Done, &rules), None);
+        assert_eq!(over(End::Discarded, &rules), Some(Wall::NEVER));
+        assert_eq!(others.map(|how| over(how, &rules)), [None; 3]);
+    }
+
+    /// An answered letter lets the attempt go on that it interrupted; where there was none, the next claim is one.
+    #[test]
+    fn only_an_attempt_goes_on() {
+        for (attempts, continues) in [(0, false), (1, true), (2, true)] {
+            let mut change = Change::of(&JobRecord { attempts, ..job(JobState::NeedsDecision) });
+            go_on(&mut change);
+            assert_eq!(change.record().continues, continues, "{attempts}");
+        }
+    }
+
+    /// Where a person is asked what now, whatever forbids a success is asked before it, and each thing once.
+    #[test]
+    fn a_letter_asks_each_thing_once_and_what_now_last() {
+        use crate::model::effect::EffectState;
+        use crate::rules::fixture::{QUIET, id, record, with};
+        let rules = kind(Recovery::ask(), Recovery::ask(), Risk::Charge);
+        let effects = [record("a", EffectState::Unknown, 1), record("b", EffectState::Undone, 1)];
+        let did = Question::DidItHappen { effect: id("a") };
+        for (asked, questions) in [
+            (vec![Question::WhatNow], vec![did.clone(), Question::WhatNow]),
+            (vec![Question::WhatNow, did.clone()], vec![did.clone(), Question::WhatNow]),
+            (vec![did.clone()], vec![did.clone()]),
+        ] {
+            let mut change = Change::of(&job(JobState::Ready { ticket: 1 }));
+            with(QUIET, 9, |env| {
+                let scene = Scene {
+                    token: crate::rules::fixture::token(3),
+                    continuing: false,
+                    effects: &effects,
+                    rules: &rules,
+                    env,
+                };
+                bury(&mut change, Why::Permanent, Class::Permanent, "oops".into(), asked, &scene);
+            });
+            assert!(matches!(change.letter(), LetterMove::Put(letter) if letter.questions == questions), "{change:?}");
+        }
+    }
+}

@@ -378,7 +378,11 @@ mod tests {
         let strict = Topic::default().retries(0);
         let first = died(&Delivery::new(NOW), &mut Deaths::default(), true, &strict, NOW);
         assert_eq!(gave_up(first).1, Why::TriesUsedUp);
-        assert!(tag("a") != tag("b") && tag("a").0 >> 63 == 1);
+        // One that allows one more.
+        let once_more = Topic::default().retries(1);
+        assert_eq!(again(died(&Delivery::new(NOW), &mut Deaths::default(), true, &once_more, NOW)).failures, 1);
+        // The tag stands in sidecars that were written: the first eight bytes of the hash, with the highest bit set.
+        assert_eq!([tag("a"), tag("b")], [JobId(0xca97_8112_ca1b_bdca), JobId(0xbe23_e816_0039_594a)]);
     }
 
     /// Only what was delivered, and is still kept, can be sent again.
@@ -388,8 +392,16 @@ mod tests {
         let r = |ended| Remembered { number: 1, key: "k".into(), digest: [0; 16], marks: 1, ended, acts: Vec::new() };
         assert!(resend(&r(Some(end(Ending::Published))), true, NOW).unwrap().aside);
         assert!(resend(&r(Some(end(Ending::Published))), false, NOW).is_err());
-        assert!(resend(&r(Some(end(Ending::Discarded))), true, NOW).is_err());
-        assert!(resend(&r(None), true, NOW).is_err());
+        let gone = Remembered {
+            acts: vec![(Act::Discarded, Signed { who: "ana".into(), why: "so".into(), at: NOW })],
+            ..r(None)
+        };
+        for (r, why) in [
+            (Remembered { ended: Some(end(Ending::Discarded)), ..gone }, "this one was thrown away"),
+            (r(None), "this one has not been delivered yet: retry it if it is stuck"),
+        ] {
+            assert!(resend(&r, true, NOW).is_err_and(|refused| refused.to_string().contains(why)), "{why}");
+        }
     }
 
     /// The id is remembered for longer than the message, also if somebody asks for the reverse.
@@ -422,6 +434,7 @@ mod tests {
         let who: Vec<_> = acts.iter().map(|(_, s)| s.who.as_str()).collect();
         assert_eq!((acts.len(), who[31], who[32], who[33], who[64]), (65, "ana31", "", "ana968", "ana999"));
         assert_eq!(acts[32].1.why, "936 more decisions, left out");
+        assert_eq!(acts[32].1.at, Wall(32), "since the first of them");
     }
 
     /// Another body, key or kind under one id is another message, however its parts are cut; headers are not looked at.

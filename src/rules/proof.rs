@@ -231,3 +231,166 @@ fn did_not_happen(next: &mut EffectRecord, call: CallNo, generation: u32, how: N
         next.cannot_tell_since = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::effect::{Recovery, Risk};
+    use crate::model::job::JobState;
+    use crate::model::time::Wall;
+    use crate::rules::fixture::{QUIET, id, job, kind, ms, record, token, with};
+
+    fn at_work() -> (JobRecord, Lease) {
+        let job = JobRecord { journal: 7, ..job(JobState::Running { token: token(3), continuing: false }) };
+        let lease = Lease { job: job.id, token: token(3) };
+        (job, lease)
+    }
+    fn told(old: &EffectRecord, call: CallNo, generation: u32, end: CallEnd) -> Change {
+        let (job, lease) = at_work();
+        with(QUIET, 9, |env| called(&job, old, &lease, call, generation, end, env))
+    }
+    fn happens(json: &str, reference: Option<&str>) -> CallEnd {
+        let result = Stored::Json(json.as_bytes().to_vec());
+        CallEnd::Happened { result, reference: reference.map(str::to_owned), undo: None }
+    }
+    fn conflict_told(change: &Change) -> bool {
+        change.facts().contains(&Fact::Conflict { job: change.record().id, effect: id("a") })
+    }
+
+    /// The same account in other spelling is the same; another result or another reference is a second account, told once.
+    #[test]
+    fn two_accounts_contradict_where_they_differ() {
+        let result = Some(Stored::Json(br#"{"a":1,"b":2}"#.to_vec()));
+        let first = EffectRecord { result, reference: Some("op".into()), ..record("a", EffectState::Confirmed, 1) };
+        for (json, reference, differs) in [
+            (r#"{"a":1,"b":2}"#, Some("op"), false),
+            (r#"{ "b": 2, "a": 1 }"#, None, false),
+            (r#"{"a":1,"b":3}"#, Some("op"), true),
+            ("no JSON", Some("op"), true),
+            (r#"{"a":1,"b":2}"#, Some("other"), true),
+        ] {
+            let change = told(&first, 1, 1, happens(json, reference));
+            assert_eq!(change.effects(), [EffectRecord { conflict: differs, ..first.clone() }], "{json} {reference:?}");
+            assert_eq!(conflict_told(&change), differs, "{json} {reference:?}");
+        }
+        let known = EffectRecord { conflict: true, ..first.clone() };
+        assert!(!conflict_told(&told(&known, 1, 1, happens("3", None))), "it was told before");
+        let garbled = EffectRecord { result: Some(Stored::Json(b"garbled".to_vec())), ..first.clone() };
+        assert!(!told(&garbled, 1, 1, happens("garbled", None)).effects()[0].conflict, "byte for byte the same");
+        assert!(told(&garbled, 1, 1, happens("otherwise", None)).effects()[0].conflict);
+        // A person's word had no result and no reference; the call's has both.
+        let lost = EffectRecord { result: Some(Stored::Lost("said".into())), reference: None, ..first };
+        let more = &told(&lost, 1, 1, happens("3", Some("op"))).effects()[0].clone();
+        assert_eq!((&more.result, more.reference.as_deref()), (&Some(Stored::Json(b"3".to_vec())), Some("op")));
+        assert_eq!((more.conflict, more.confirmed), (false, lost.confirmed), "it is confirmed once");
+    }
+
+    /// A proof beats what the provider said before; against a person's word it is a question.
+    #[test]
+    fn a_proof_against_a_person_is_a_question() {
+        let person = NotHappened::Person { new_key: false };
+        for (how, asked) in [(NotHappened::NotSent, false), (NotHappened::NotThere, false), (person, true)] {
+            let change = told(&record("a", EffectState::Refused(how), 1), 1, 1, happens("1", None));
+            let now = &change.effects()[0];
+            assert_eq!((now.state, now.conflict, now.confirmed), (EffectState::Confirmed, asked, 8), "{how:?}");
+            assert_eq!((conflict_told(&change), change.settled), (asked, false), "{how:?}");
+        }
+        let open = told(&record("a", EffectState::Unknown, 1), 1, 1, happens("1", None));
+        assert_eq!((open.effects()[0].confirmed, open.settled), (8, true));
+        let earlier = told(&record("a", EffectState::Unknown, 1), 1, 0, happens("1", None));
+        assert_eq!((earlier.effects()[0].state, earlier.effects()[0].conflict), (EffectState::Unknown, true));
+        assert_eq!(
+            (earlier.effects()[0].confirmed, earlier.settled),
+            (0, false),
+            "the other key's call is as open as before"
+        );
+    }
+
+    /// Ann says that it happened, and then the provider answers the last call with "no": two accounts. What was not sent, or an
+    /// answer to an earlier call, says nothing against her.
+    #[test]
+    fn a_refusal_of_the_last_call_contradicts_a_person() {
+        let said = EffectRecord { calls: 2, accept_changed: true, ..record("a", EffectState::Confirmed, 1) };
+        let (no, unsent) = (|| CallEnd::Refused("no".into()), || CallEnd::NotSent("no route".into()));
+        assert!(told(&said, 2, 1, no()).effects()[0].conflict);
+        for (old, call, generation, end) in [
+            (said.clone(), 1, 1, no()),
+            (said.clone(), 2, 0, no()),
+            (said.clone(), 2, 1, unsent()),
+            (EffectRecord { accept_changed: false, ..said.clone() }, 2, 1, no()),
+            (EffectRecord { state: EffectState::Undone, ..said.clone() }, 2, 1, no()),
+        ] {
+            assert_eq!(told(&old, call, generation, end).effects(), [old]);
+        }
+    }
+
+    /// Two calls are on their way. The effect is refused when both are accounted for, and one "no" is enough to make it the answer.
+    #[test]
+    fn an_effect_is_refused_when_every_call_is_accounted_for() {
+        let (no, unsent) = (|| CallEnd::Refused("no".into()), || CallEnd::NotSent("no route".into()));
+        let since = Some(Wall(4));
+        let two = EffectRecord {
+            calls: 2,
+            unresolved: vec![1, 2],
+            cannot_tell_since: since,
+            ..record("a", EffectState::Unknown, 1)
+        };
+        for (first, second, how) in [
+            (no(), unsent(), NotHappened::Said),
+            (unsent(), no(), NotHappened::Said),
+            (unsent(), unsent(), NotHappened::NotSent),
+        ] {
+            let one = told(&two, 1, 1, first);
+            let left = one.effects()[0].clone();
+            assert_eq!((left.state, left.unresolved.as_slice()), (EffectState::Unknown, &[2][..]));
+            assert_eq!((left.cannot_tell_since, one.settled), (since, false));
+            let over = told(&left, 2, 1, second);
+            assert_eq!((over.effects()[0].state, over.settled), (EffectState::Refused(how), true));
+            assert_eq!(over.effects()[0].cannot_tell_since, None);
+        }
+        assert_eq!(told(&two, 2, 0, no()).effects(), [two], "another key's answer says nothing about these");
+    }
+
+    /// "Unknown" is news only about a call under the key of now, and only while nobody knows better.
+    #[test]
+    fn an_unknown_end_takes_no_knowledge_away() {
+        let lost = || CallEnd::Unknown("timeout".into());
+        let open = record("a", EffectState::Intended, 1);
+        let now = told(&open, 1, 1, lost()).effects()[0].clone();
+        assert_eq!((now.state, now.reach, now.error.as_deref()), (EffectState::Unknown, Reach::Maybe, Some("timeout")));
+        let done = record("a", EffectState::Confirmed, 1);
+        assert_eq!(told(&done, 1, 1, lost()).effects(), [done]);
+        assert_eq!(told(&open, 1, 0, lost()).effects(), [open]);
+    }
+
+    /// A late proof came while the provider was asked: what it does not know, or cannot tell, changes nothing. A fenced attempt says
+    /// nothing but what happened.
+    #[test]
+    fn an_answer_takes_no_knowledge_away() {
+        let (job, lease) = at_work();
+        let rules = kind(Recovery::probe(ms(20)), Recovery::ask(), Risk::Charge);
+        let asked = |old: &EffectRecord, lease: &Lease, generation, settled, answer| {
+            let asking = Asking { generation, settled };
+            with(QUIET, 9, |env| probed(&job, old, lease, asking, answer, &rules, env))
+                .map(|(change, after)| (change.effects()[0].clone(), after))
+        };
+        let (done, open) = (record("a", EffectState::Confirmed, 1), record("a", EffectState::Unknown, 1));
+        for answer in [Probed::NotThere, Probed::CannotTell("down".into())] {
+            for settled in [true, false] {
+                let again = |record: &EffectRecord| Ok((record.clone(), AfterProbe::Again));
+                assert_eq!(asked(&done, &lease, 1, settled, answer.clone()), again(&done));
+                assert_eq!(asked(&open, &lease, 0, settled, answer.clone()), again(&open), "another key was asked for");
+                let over = Lease { token: token(2), ..lease };
+                assert_eq!(asked(&open, &over, 1, settled, answer.clone()), Err(Refusal::Fenced));
+            }
+        }
+        let (gone, after) = asked(&open, &lease, 1, true, Probed::NotThere).expect("a live lease");
+        assert_eq!((gone.state, after), (EffectState::Refused(NotHappened::NotThere), AfterProbe::Again));
+        let (not_yet, after) = asked(&open, &lease, 1, false, Probed::NotThere).expect("a live lease");
+        assert_eq!(not_yet.state, EffectState::Unknown);
+        assert_eq!(after, AfterProbe::Stop(Stop::Settling(id("a"), 0)), "by now the calls have settled: ask again");
+        let (down, after) = asked(&open, &lease, 1, true, Probed::CannotTell("down".into())).expect("a live lease");
+        assert_eq!((down.cannot_tell_since, down.error.as_deref()), (Some(Wall(9)), Some("down")));
+        assert_eq!(after, AfterProbe::Stop(Stop::CannotTell(id("a"), "down".into())));
+    }
+}

@@ -101,9 +101,10 @@ mod tests {
     use super::*;
     use crate::model::effect::{EffectCard, EffectState, Reach, Recovery, Risk};
     use crate::model::id::{EffectId, IdempotencyKey, JobId, KindId, Token};
-    use crate::model::policy::Policy;
+    use crate::model::policy::{OnInterrupt, Policy};
     use crate::model::time::{Mono, Now};
     use crate::rules::CallFacts;
+    use crate::rules::fixture::{QUIET, job, kind, token, with};
 
     /// The call came to nothing certain, the handler returned, and the process died before that was durable: no slot, but a call.
     fn recovered(recovery: Recovery) -> Change {
@@ -157,5 +158,75 @@ mod tests {
     fn an_unknown_call_is_asked_about_although_the_slot_was_clear() {
         let change = recovered(Recovery::ask());
         assert_eq!(State::from(&change.record.state), State::NeedsDecision);
+    }
+
+    /// An attempt of its own, the first of two, with nobody's effects.
+    fn at_work() -> JobRecord {
+        let running = job(JobState::Running { token: token(3), continuing: false });
+        JobRecord { attempts: 1, claims: 1, last_token: token(3), ..running }
+    }
+
+    fn plain() -> KindRules {
+        kind(Recovery::ask(), Recovery::ask(), Risk::Charge)
+    }
+
+    fn found(job: &JobRecord, evidence: Evidence, now: u64, rules: &KindRules) -> Change {
+        with(QUIET, now, |env| recover(job, evidence, &[], rules, env)).expect("it was running")
+    }
+
+    /// Two deaths within three days, with nobody else at work, end its tries. One that comes later begins to count anew.
+    #[test]
+    fn two_deaths_within_three_days_are_asked_about() {
+        let alone = Evidence::Suspect { alone: true };
+        let first = found(&at_work(), alone, 1_000, &plain()).record;
+        assert_eq!((first.strikes, first.first_strike, first.suspect), (1, Wall(1_000), true));
+        assert_eq!((State::from(&first.state), first.attempts), (State::Ready, 1), "the attempt is spent");
+        let three_days = 259_200_000;
+        for (later, strikes, since, state) in [
+            (0, 2, 1_000, State::Dead),
+            (three_days, 2, 1_000, State::Dead),
+            (three_days + 1, 1, three_days + 1_001, State::Ready),
+        ] {
+            let struck = JobRecord { strikes: 1, first_strike: Wall(1_000), ..at_work() };
+            let again = found(&struck, alone, 1_000 + later, &plain()).record;
+            assert_eq!((again.strikes, again.first_strike), (strikes, Wall(since)), "{later} ms later");
+            assert_eq!(State::from(&again.state), state, "{later} ms later");
+        }
+    }
+
+    /// Ten deaths beside others are free; those that follow cost their attempt, and the last one is asked about for what it is.
+    #[test]
+    fn ten_deaths_in_company_are_free() {
+        for (before, free) in [(0, true), (9, true), (10, false), (11, false)] {
+            let mut job = at_work();
+            job.given_back.died_beside_others = before;
+            let after = found(&job, Evidence::Suspect { alone: false }, 1_000, &plain()).record;
+            assert_eq!((after.attempts, after.strikes), (u32::from(!free), 0), "{before} before it");
+            assert_eq!(after.given_back.died_beside_others, before + u32::from(free));
+            assert_eq!(State::from(&after.state), State::Ready);
+        }
+        for (before, alone, why) in [(10, false, Why::InterruptedTooOften), (9, true, Why::TriesUsedUp)] {
+            let mut job = JobRecord { attempts: 2, ..at_work() };
+            job.given_back.died_beside_others = before;
+            let last = found(&job, Evidence::Suspect { alone }, 1_000, &plain()).record;
+            assert_eq!((State::from(&last.state), last.why), (State::Dead, Some(why)));
+        }
+    }
+
+    /// A kind wants a person to look after an interruption. A claim whose handler was never called was none.
+    #[test]
+    fn only_a_handler_that_was_called_is_held() {
+        let rules = KindRules { on_interrupt: OnInterrupt::Hold, ..plain() };
+        let never = found(&at_work(), Evidence::NeverStarted, 1_000, &rules).record;
+        assert_eq!((State::from(&never.state), never.attempts), (State::Ready, 0));
+        assert_eq!((never.given_back.never_started, never.given_back.interrupted), (1, 0));
+        for evidence in [Evidence::Interrupted, Evidence::Suspect { alone: true }, Evidence::Suspect { alone: false }] {
+            let held = found(&at_work(), evidence, 1_000, &rules).record;
+            assert_eq!(
+                (State::from(&held.state), held.why),
+                (State::Dead, Some(Why::HeldAfterInterrupt)),
+                "{evidence:?}"
+            );
+        }
     }
 }

@@ -73,3 +73,73 @@ pub fn after(job: &JobRecord, failure: &Failure, rules: &KindRules, now: Now, dr
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::effect::{Recovery, Risk};
+    use crate::model::job::JobState;
+    use crate::rules::fixture::{at, job, kind, ms};
+    use std::time::Duration;
+
+    fn rules() -> KindRules {
+        kind(Recovery::ask(), Recovery::ask(), Risk::Charge)
+    }
+
+    /// Jobs that failed together come back at every moment up to the ceiling, and at none behind it; it doubles up to the cap.
+    #[test]
+    fn a_wait_is_any_moment_up_to_its_ceiling() {
+        let backoff = Backoff::Exponential { first: ms(10), cap: ms(35) };
+        for (n, ceiling) in [(0, 10), (1, 10), (2, 20), (3, 35), (64, 35), (65, 35), (u32::MAX, 35)] {
+            let waits: Vec<u64> = (0..=ceiling + 1).map(|draw| backoff_ms(&backoff, n, draw)).collect();
+            assert_eq!(waits, (0..=ceiling).chain([0]).collect::<Vec<_>>(), "retry {n}");
+        }
+        let steps = Backoff::steps([ms(10), ms(20)]);
+        assert_eq!([0, 1, 2, 3, u32::MAX].map(|n| backoff_ms(&steps, n, 7)), [10, 10, 20, 20, 20]);
+    }
+
+    /// Two attempts are two, what a person grants comes on top, and a job is late only after the instant of its deadline.
+    #[test]
+    fn an_attempt_begins_within_its_number_and_its_deadline() {
+        let mut job = job(JobState::Ready { ticket: 1 });
+        for (attempts, granted, left) in
+            [(0, 0, true), (1, 0, true), (2, 0, false), (3, 0, false), (2, 1, true), (3, 1, false)]
+        {
+            (job.attempts, job.granted) = (attempts, granted);
+            assert_eq!(attempts_left(&job, &rules()), left, "{attempts} of 2 and {granted}");
+        }
+        (job.attempts, job.granted, job.deadline) = (1, 0, Some(Wall(100)));
+        for (now, late) in [(99, false), (100, false), (101, true)] {
+            assert_eq!((past_deadline(&job, Wall(now)), may_begin(&job, &rules(), Wall(now))), (late, !late), "{now}");
+        }
+        job.attempts = 2;
+        assert!(!may_begin(&job, &rules(), Wall(99)), "in time, and none is left");
+    }
+
+    /// The provider asks for a pause: it is kept where it is the longer one, for a week at most, and nobody waits for an attempt
+    /// that may not begin.
+    #[test]
+    fn a_pause_is_kept_for_a_week_at_most_and_never_past_the_deadline() {
+        let mut job = job(JobState::Ready { ticket: 1 });
+        job.attempts = 1;
+        let next = |job: &JobRecord, class, retry_after| {
+            after(job, &Failure { class, text: "no".into(), retry_after }, &rules(), at(50), 0)
+        };
+        for (asked, wait) in [(None, 10), (Some(ms(9)), 10), (Some(ms(11)), 11), (Some(Duration::MAX), 604_800_000)] {
+            for class in [Class::Transient, Class::Unknown] {
+                assert_eq!(next(&job, class, asked), Retry::In(wait), "{asked:?}");
+            }
+            assert_eq!(next(&job, Class::Permanent, asked), Retry::Stop(Why::Permanent));
+        }
+        for (deadline, expected) in [(60, Retry::In(10)), (59, Retry::Stop(Why::DeadlinePassed))] {
+            job.deadline = Some(Wall(deadline));
+            assert_eq!(next(&job, Class::Transient, None), expected);
+        }
+        job.attempts = 2;
+        assert_eq!(
+            next(&job, Class::Transient, None),
+            Retry::Stop(Why::TriesUsedUp),
+            "before the deadline is looked at"
+        );
+    }
+}

@@ -346,6 +346,52 @@ mod tests {
         assert!(
             matches!(&change.journal()[0], Entry::Checked { answer, who, .. } if answer == "it happened (reference op)" && who == "ada")
         );
+        // Beside something that was undone it does not: the news of one effect change nothing about another.
+        let effects = [effects[0].clone(), record("b", EffectState::Undone, 1)];
+        let change = with(QUIET, 5, |env| checked(&job, Some(&letter), &effects, &check, found(), &rules(), env));
+        assert_eq!(change.expect("a fact is never stale").record().state, JobState::Dead);
+    }
+
+    /// The provider is asked where its answer tells a person something: about what is open, and about what the letter asks unless
+    /// the one account of it is at hand.
+    #[test]
+    fn what_is_known_needs_no_check() {
+        let done = record("a", EffectState::Confirmed, 1);
+        let lost = EffectRecord { result: Some(Stored::Lost("too big".into())), ..done.clone() };
+        let twice = EffectRecord { conflict: true, ..done.clone() };
+        let refused = record("a", EffectState::Refused(crate::model::effect::Refusal::Said), 1);
+        let (about_a, about_b) =
+            (Question::RequestChanged { effect: id("a") }, Question::RequestChanged { effect: id("b") });
+        for (record, asked, unasked) in [
+            (record("a", EffectState::Unknown, 1), true, true),
+            (done, false, false),
+            (lost, true, false),
+            (twice, true, false),
+            (refused, true, false),
+        ] {
+            let may = |question: &Question| may_check(&dead(vec![question.clone()]).1, &record);
+            assert_eq!((may(&about_a), may(&about_b)), (asked, unasked), "{record:?}");
+        }
+        assert_eq!(in_words(&Probed::NotThere, true), "not there");
+        assert_eq!(
+            in_words(&Probed::NotThere, false),
+            "not there yet; its last call is so recent that it may still arrive"
+        );
+    }
+
+    /// Running again from a step is offered where running again is, and never beside what nobody is sure of.
+    #[test]
+    fn a_replay_is_offered_where_running_again_is() {
+        let memos = [memo("a", 0, false), memo("b", 1, true)];
+        let (done, open) = ([record("a", EffectState::Confirmed, 1)], [record("a", EffectState::Unknown, 1)]);
+        for (valid, effects, offered) in [
+            (&[Choice::Discard, Choice::TryAgain][..], &done, 2),
+            (&[Choice::Discard], &done, 0),
+            (&[Choice::TryAgain], &open, 0),
+            (&[Choice::Discard], &open, 0),
+        ] {
+            assert_eq!(replays(valid, effects, &memos).len(), offered, "{valid:?}");
+        }
     }
 
     /// Everything else only informs: state and records stay, the revision rises; on an old view it is refused.
@@ -364,6 +410,8 @@ mod tests {
             assert_eq!((change.record().revision, &change.record().state), (4, &JobState::NeedsDecision));
             assert!(change.effects().iter().all(|e| e.state == EffectState::Unknown && !e.unresolved.is_empty()));
             assert!(matches!(&change.journal()[0], Entry::Checked { answer, .. } if answer == text));
+            let down = matches!(answer, Probed::CannotTell(_)).then_some("503");
+            assert_eq!(change.effects().first().and_then(|e| e.error.as_deref()), down);
             assert!(matches!(ask(2), Err(Refusal::Stale { .. })));
         }
     }
@@ -493,9 +541,17 @@ mod tests {
             ),
             // Today's app does not know one of them any more.
             (
-                vec![a.clone(), gone],
+                vec![a.clone(), gone.clone()],
                 Why::Permanent,
                 vec![what_now.clone()],
+                Why::Permanent,
+                vec![Question::Undeclared { effect: of("gone") }, what_now.clone()],
+            ),
+            // It did not know it then either: that is asked once.
+            (
+                vec![a.clone(), gone],
+                Why::Permanent,
+                vec![Question::Undeclared { effect: of("gone") }, what_now.clone()],
                 Why::Permanent,
                 vec![Question::Undeclared { effect: of("gone") }, what_now.clone()],
             ),

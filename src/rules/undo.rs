@@ -231,4 +231,18 @@ mod tests {
         let running = by_policy(Why::Permanent, &now, &effects, &rules, &|_| true);
         assert!(matches!(running, ByPolicy::Ask(reason) if reason.contains("still running")));
     }
+
+    /// What was undone, or is being undone, is not done again under the same key.
+    #[test]
+    fn no_way_leads_back_from_undoing() {
+        assert_eq!(no_way_back(&[done("a", 1)]), Ok(()));
+        for record in [
+            record("a", EffectState::Undone, 1),
+            EffectRecord { undoing: Undoing::UnderWay, ..done("a", 1) },
+            EffectRecord { undoing: Undoing::GivenUp, ..done("a", 1) },
+        ] {
+            let told = no_way_back(&[done("b", 1), record]);
+            assert!(matches!(told, Err(Refusal::NotAChoice(why)) if why.starts_with("undoing a was begun")));
+        }
+    }
 }

@@ -36,13 +36,13 @@ use crate::model::id::IdempotencyKey;
 use crate::model::outbox::Topic;
 use crate::observe::{AlertRules, Observer, SafetyCards, Sink};
 use crate::store::{Commits, Place, ROOM_EVERY, Store, StoreError, StoreEvent, StoreOptions};
-use parking_lot::{Condvar, Mutex, RwLock};
+use crate::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
+use crate::sync::{Condvar, Mutex, RwLock};
 use start::{alarms, carry_on, hold_for_review, recover_claims, room_says, serve, suspect_messages, tell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use std::time::Duration;
 
 /// Everything that is said before a queue starts.
@@ -367,7 +367,7 @@ impl Builder {
             threads: Pool::new(workers),
             tasks: Pool::new(self.tasks),
             gated: AtomicBool::new(false),
-            ending: std::sync::atomic::AtomicUsize::new(0),
+            ending: crate::sync::atomic::AtomicUsize::new(0),
             running: Mutex::default(),
             timer: timer.clone(),
             ended: Condvar::new(),

@@ -95,6 +95,7 @@ pub mod publishers;
 pub mod rules;
 #[doc(hidden)]
 pub mod store;
+mod sync;
 #[cfg(feature = "testkit")]
 pub mod testkit;
 #[doc(hidden)]

@@ -38,6 +38,9 @@ mod crash;
 pub mod fuzz;
 mod provider;
 
+#[cfg(onceward_shuttle)]
+#[doc(hidden)]
+pub use crate::sync::{Order, Ran, run};
 pub use crash::{Broken, Scene, Tried, crash_everywhere, naive};
 pub use provider::{Does, Operation, Provider, assert_effect_once, idempotency_key};
 

@@ -13,10 +13,10 @@ use crate::model::job::State;
 use crate::model::outbox::{News, TopicNews};
 use crate::model::time::Mono;
 use crate::observe::alerts::AlertRules;
-use parking_lot::Mutex;
-use std::collections::{HashMap, HashSet};
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// While a line was told to be stuck and moves, it is looked at this often; so is a topic whose oldest message goes out.
@@ -27,7 +27,7 @@ pub(crate) struct Alarms {
     pub(super) rules: AlertRules,
     pub(super) timer: TimerHandle,
     /// How far the search for the oldest message is, by topic.
-    pub(super) sweeps: Mutex<HashMap<String, Sweep>>,
+    pub(super) sweeps: Mutex<BTreeMap<String, Sweep>>,
     /// Who is told, if anybody is.
     pub(crate) teller: Option<Arc<Teller>>,
     pub(super) attempts: AtomicU64,

@@ -8,10 +8,10 @@ use crate::model::attempt::{AttemptEnd, Stop};
 use crate::model::id::{JobId, Token};
 use crate::model::job::JobRow;
 use crate::store::SlotNo;
-use parking_lot::{Condvar, Mutex};
-use std::collections::{HashMap, HashSet};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{Condvar, Mutex};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::wake::TimerHandle;
 
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) gated: AtomicBool,
     /// Ends that are on their way to the store: a shutdown waits for them.
     pub(crate) ending: AtomicUsize,
-    pub(crate) running: Mutex<HashMap<Token, Running>>,
+    pub(crate) running: Mutex<BTreeMap<Token, Running>>,
     pub(crate) timer: TimerHandle,
     /// Signalled whenever nothing is in flight, and at every end.
     pub(crate) ended: Condvar,

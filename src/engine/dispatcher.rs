@@ -15,10 +15,10 @@ use crate::model::time::{Mono, Now};
 use crate::rules::Env;
 use crate::rules::lifecycle::{self, Claim};
 use crate::store::{RoundHook, StoreError, Tell, Write};
-use crossbeam_channel::Sender;
+use crate::sync::atomic::Ordering;
+use crate::sync::channel::Sender;
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// A suspect runs alone for this long.

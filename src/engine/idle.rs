@@ -164,7 +164,7 @@ pub(crate) fn aside<T: Send + 'static>(
 ) -> Reply<Result<T, Error>> {
     let (tell, reply) = answer();
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
-    let spawned = std::thread::Builder::new().name("onceward-aside".into()).spawn(move || tell.send(f()));
+    let spawned = crate::sync::thread::Builder::new().name("onceward-aside".into()).spawn(move || tell.send(f()));
     if let Err(e) = spawned {
         // Nothing was done, and the queue goes on: the caller hears why.
         let (tell, refused) = answer();

@@ -13,9 +13,9 @@ use crate::observe::book::Book;
 use crate::observe::events;
 use crate::observe::watch::{self, Failing, First, Seen, look};
 use crate::store::{FAILED, Lane, Op, StoreError, View, Write};
-use std::collections::{HashMap, HashSet};
+use crate::sync::atomic::Ordering;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// After a look that could not be kept.
@@ -173,7 +173,7 @@ fn unsent(v: &View<'_>, shared: &Shared, sweeps: &mut Sweeps) -> Result<Unsent, 
     Ok(out)
 }
 
-type Sweeps = HashMap<String, Sweep>;
+type Sweeps = BTreeMap<String, Sweep>;
 
 #[derive(Default)]
 struct Unsent {

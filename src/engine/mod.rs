@@ -27,9 +27,9 @@ pub(crate) mod idle;
 pub(crate) mod snapshot;
 
 use crate::handler::attempt::Claimed;
-use crossbeam_channel::Receiver;
+use crate::sync::channel::Receiver;
+use crate::sync::thread::JoinHandle;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// Whether a panic ends the whole process in this build.
 pub(crate) fn aborts_on_panic() -> bool {

@@ -29,9 +29,9 @@ const MOST_HUNG: usize = 8;
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Spawns the thread of one topic.
-pub(crate) fn spawn(core: Arc<Core>, nth: usize) -> std::io::Result<std::thread::JoinHandle<()>> {
+pub(crate) fn spawn(core: Arc<Core>, nth: usize) -> std::io::Result<crate::sync::thread::JoinHandle<()>> {
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
-    std::thread::Builder::new().name("onceward-outbox".into()).spawn(move || {
+    crate::sync::thread::Builder::new().name("onceward-outbox".into()).spawn(move || {
         if let Some(relay) = core.relays.0.get(nth) {
             let caller = Caller::new(core.relays.clone(), nth, relay.deliver.clone());
             let run = Run {
@@ -45,6 +45,7 @@ pub(crate) fn spawn(core: Arc<Core>, nth: usize) -> std::io::Result<std::thread:
                 lame: HashSet::new(),
                 rest: None,
                 next: None,
+                seen: core.shared.now(),
                 alone: 0,
             };
             run.run();
@@ -89,6 +90,8 @@ struct Run<'a> {
     lame: HashSet<String>,
     /// The topic rests until then.
     rest: Option<Mono>,
+    /// The clocks at the last turn.
+    seen: Now,
     /// Before this instant nothing becomes due by itself.
     next: Option<Mono>,
     /// So many messages go out one by one: a batch panicked, and nobody knows at which of them.
@@ -151,7 +154,7 @@ impl Run<'_> {
         let mut state = self.relay.state.lock();
         if state.armed.is_none_or(|armed| next < armed) {
             state.armed = Some(next);
-            self.core.timer.relay(self.nth, next);
+            self.core.timer.relay(self.nth, next, self.seen);
         }
     }
 
@@ -159,6 +162,7 @@ impl Run<'_> {
     fn turn(&mut self, look: bool) -> Turn {
         let shared = &self.core.shared;
         let now = shared.now();
+        self.seen = now;
         let tried = self.answered();
         if !tried.is_empty() {
             return self.mark(tried);

@@ -9,7 +9,7 @@ use crate::handler::publish::Publisher;
 use crate::model::outbox::{Message, Topic};
 use crate::model::time::Mono;
 use crate::rules::outbox::Suspects;
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::sync::Arc;
 
 /// How a topic's messages are handed over.

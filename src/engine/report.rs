@@ -10,10 +10,10 @@ use crate::model::job::State;
 use crate::model::outbox::{News, TopicNews};
 use crate::model::time::Now;
 use crate::observe::{Committed, Duplicate, Observer, events};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Somebody who waits for a job to settle.

@@ -16,11 +16,11 @@ use crate::model::id::{JobId, Token};
 use crate::model::job::JobRecord;
 use crate::model::time::{Mono, Now, Wall};
 use crate::store::{Lane, StoreError};
+use crate::sync::atomic::Ordering;
+use crate::sync::channel::{Receiver, RecvTimeoutError};
 use crate::wheel::Wheel;
-use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// While anything is due later, the clocks are looked at this often: a suspend stops the stopwatch, not the calendar.
@@ -84,7 +84,7 @@ pub(crate) fn spawn(
     from: Receiver<Told>,
     jobs: Receiver<Claimed>,
     abort: super::worker::Abort,
-) -> std::io::Result<std::thread::JoinHandle<()>> {
+) -> std::io::Result<crate::sync::thread::JoinHandle<()>> {
     let now = core.shared.now();
     let timer = Timer {
         wheel: Wheel::new(now.mono.0),
@@ -104,7 +104,7 @@ pub(crate) fn spawn(
         abort,
     };
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
-    std::thread::Builder::new().name("onceward-timer".into()).spawn(move || timer.run())
+    crate::sync::thread::Builder::new().name("onceward-timer".into()).spawn(move || timer.run())
 }
 
 impl Timer {
@@ -157,11 +157,14 @@ impl Timer {
         match told {
             Told::Due(job, due, mono, calendar) => {
                 if due <= self.loaded.0 {
-                    self.wheel.insert(mono.0, Entry::Due(job, due, calendar));
+                    self.wheel.insert(waits_until(mono.0, due, calendar, now), Entry::Due(job, due, calendar));
                 } else {
                     // Beyond the horizon: the store keeps it until its time is near.
                     self.more = true;
                 }
+            }
+            Told::Again(job, due, mono) => {
+                self.wheel.insert(mono.0, Entry::Due(job, due, false));
             }
             Told::Leases => {
                 self.watch_leases();
@@ -169,8 +172,10 @@ impl Timer {
             Told::Alone(over) => {
                 self.wheel.insert(over.0, Entry::Alone);
             }
-            Told::Relay(nth, at) => {
-                self.wheel.insert(at.0, Entry::Relay(nth));
+            Told::Relay(nth, at, seen) => {
+                // Moved clocks were looked at before it was heard: it works out anew what that means for its messages.
+                let moved = shift(seen, now).abs() > self.noise();
+                self.wheel.insert(if moved { now.mono.0 } else { at.0 }, Entry::Relay(nth));
             }
             Told::Held(id) => {
                 self.wheel.insert(now.mono.after(HOLD_WARNING).0, Entry::Hold(id));
@@ -196,12 +201,15 @@ impl Timer {
         true
     }
 
+    /// What is no step of the calendar yet, in ms. A clock that is moved by hand is read exactly: a step of it that was let pass would leave a job due and never started.
+    fn noise(&self) -> i64 {
+        if self.core.shared.clock.is_manual() { 0 } else { JUMP_MS }
+    }
     /// Looks at the clocks, and hands on everything that is due.
     fn turn(&mut self) {
         let now = self.core.shared.read_clock();
         let shift = shift(self.last, now);
-        // A clock that is moved by hand is read exactly: a step of it that was let pass would leave a job due and never started.
-        let noise = if self.core.shared.clock.is_manual() { 0 } else { JUMP_MS };
+        let noise = self.noise();
         if shift.abs() > noise {
             if self::shift(self.seen, now).abs() > noise {
                 self.core.shared.report.warn(&format!(
@@ -294,8 +302,7 @@ impl Timer {
         self.leases.clear();
         for (mono, entry) in entries {
             let at = match &entry {
-                Entry::Due(_, due, true) => now.mono.0.saturating_add(due.since(now.wall)),
-                Entry::Due(_, due, false) => mono.min(now.mono.0.saturating_add(due.since(now.wall))),
+                Entry::Due(_, due, calendar) => waits_until(mono, *due, *calendar, now),
                 Entry::Lease(_) => continue,
                 // It knows best what the calendar's step means for its messages.
                 Entry::Relay(_) => now.mono.0,
@@ -485,6 +492,13 @@ impl Timer {
             self.maintain_at = None;
         }
     }
+}
+
+/// When a wait ends by the stopwatch that was to end at `mono`, as the clocks stand now: the calendar may have brought its end nearer
+/// since that was worked out, and decides alone where a date was asked for.
+fn waits_until(mono: u64, due: Wall, calendar: bool, now: Now) -> u64 {
+    let by_calendar = now.mono.0.saturating_add(due.since(now.wall));
+    if calendar { by_calendar } else { by_calendar.min(mono) }
 }
 
 /// How far the calendar has moved against the stopwatch, in ms.

@@ -4,10 +4,10 @@ use crate::handler::shared::Watchdog;
 use crate::model::id::JobId;
 use crate::model::job::{Delay, JobState};
 use crate::model::time::{Mono, Now, Wall};
-use crossbeam_channel::{Receiver, Sender};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::channel::{Receiver, Sender};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Between two tries to make a due job ready.
 const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(30);
@@ -16,6 +16,8 @@ const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_secs(30);
 pub(crate) enum Told {
     /// A job is due at this instant of the calendar; the flag: only the calendar counts, not the stopwatch.
     Due(JobId, Wall, Mono, bool),
+    /// A due job could not be made ready: it is tried again at this instant.
+    Again(JobId, Wall, Mono),
     /// Look at the running leases: one of them may lapse before the next wake.
     Leases,
     /// A suspect has been alone for long enough at this instant.
@@ -26,8 +28,8 @@ pub(crate) enum Told {
     Callback(u64, Mono),
     /// The clock was moved by hand; the sender hears when everything that became due was handed on.
     Tick(Option<Sender<()>>),
-    /// A relay has something to do at this instant: which, when.
-    Relay(usize, Mono),
+    /// A relay has something to do at this instant: which, when, and the clocks by which it worked that out.
+    Relay(usize, Mono, Now),
     /// At this instant it is to be looked whether somebody has to be told.
     Alerts(Mono),
     /// Rows can be pruned, or the marks should be kept.
@@ -46,7 +48,7 @@ pub(crate) struct TimerHandle {
 
 impl TimerHandle {
     pub(crate) fn new() -> (Self, Receiver<Told>) {
-        let (to, from) = crossbeam_channel::unbounded();
+        let (to, from) = crate::sync::channel::unbounded();
         (
             Self {
                 to,
@@ -62,7 +64,7 @@ impl TimerHandle {
         self.next_wake.store(at, Ordering::Release);
     }
     /// A job waits from `now` on. When that ends by the stopwatch is worked out here, at once: by the time the timer hears it
-    /// somebody may have set the calendar.
+    /// somebody may have set the calendar back, or the machine may have slept, which the timer finds then.
     pub(crate) fn due(&self, job: JobId, due: Wall, state: &JobState, now: Now) {
         let wait = due.since(now.wall).min(longest(state));
         let mono = Mono(now.mono.0.saturating_add(wait));
@@ -70,7 +72,7 @@ impl TimerHandle {
     }
     /// A due job could not be made ready: it is tried again in a while.
     pub(crate) fn look_again(&self, job: JobId, due: Wall, now: Now) {
-        let _ = self.to.send(Told::Due(job, due, now.mono.after(LOOK_AGAIN), false));
+        let _ = self.to.send(Told::Again(job, due, now.mono.after(LOOK_AGAIN)));
     }
     /// A lease will lapse at this instant unless it is renewed; the timer is only woken if it would sleep longer.
     pub(crate) fn watch_lease(&self, lapses: Mono) {
@@ -81,8 +83,8 @@ impl TimerHandle {
     pub(crate) fn alone(&self, over: Mono) {
         let _ = self.to.send(Told::Alone(over));
     }
-    pub(crate) fn relay(&self, nth: usize, at: Mono) {
-        let _ = self.to.send(Told::Relay(nth, at));
+    pub(crate) fn relay(&self, nth: usize, at: Mono, seen: Now) {
+        let _ = self.to.send(Told::Relay(nth, at, seen));
     }
     pub(crate) fn look_at_alerts(&self, at: Mono) {
         let _ = self.to.send(Told::Alerts(at));
@@ -96,7 +98,7 @@ impl TimerHandle {
     /// Looks at the clocks now; returns when everything that became due was handed on.
     #[cfg(feature = "testkit")]
     pub(crate) fn tick_and_wait(&self, at_most: std::time::Duration) {
-        let (done, told) = crossbeam_channel::bounded(1);
+        let (done, told) = crate::sync::channel::bounded(1);
         self.tick(Some(done));
         let _ = told.recv_timeout(at_most);
     }

@@ -8,19 +8,19 @@ use crate::handler::handlers::{Handler, Payload, Run};
 use crate::handler::shared::{Pauses, Phase};
 use crate::model::attempt::{AttemptEnd, PANICKED};
 use crate::store::SlotNo;
-use crossbeam_channel::{Receiver, Sender};
-use parking_lot::RwLockReadGuard;
+use crate::sync::RwLockReadGuard;
+use crate::sync::atomic::Ordering;
+use crate::sync::channel::{Receiver, Sender};
+use crate::sync::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread;
 
 /// Stops the task of a fenced async handler.
 pub(crate) type Abort = Box<dyn Fn(crate::model::id::Token) + Send>;
 
 /// The way to the workers. It holds more than may ever be in flight, so that the writer's thread never waits for a worker.
 pub(crate) fn channel(workers: usize) -> (Sender<Claimed>, Receiver<Claimed>) {
-    crossbeam_channel::bounded(workers + MAX_AHEAD + 1_024)
+    crate::sync::channel::bounded(workers + MAX_AHEAD + 1_024)
 }
 
 /// At most this many claims on their way to handlers, beside those that handlers have.

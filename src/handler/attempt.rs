@@ -11,10 +11,10 @@ use crate::model::job::{JobRow, Memo};
 use crate::model::time::{Mono, Wall};
 use crate::planted::on;
 use crate::rules::look::{Look, look};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A claimed job on its way to a handler.

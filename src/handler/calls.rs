@@ -4,9 +4,8 @@
 use crate::model::id::{CallNo, EffectId, JobId};
 use crate::model::time::Mono;
 use crate::rules::CallFacts;
-use parking_lot::Mutex;
+use crate::sync::{Mutex, process_wide};
 use std::collections::{HashMap, HashSet};
-use std::sync::LazyLock;
 
 type Key = ([u8; 16], JobId, EffectId);
 
@@ -16,9 +15,10 @@ struct State {
     ended: Option<Mono>,
 }
 
-static CALLS: LazyLock<Mutex<HashMap<Key, State>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
-
-static ASKED: LazyLock<Mutex<HashSet<Key>>> = LazyLock::new(|| Mutex::new(HashSet::new()));
+process_wide! {
+    static CALLS: Mutex<HashMap<Key, State>> = Mutex::new(HashMap::new());
+    static ASKED: Mutex<HashSet<Key>> = Mutex::new(HashSet::new());
+}
 
 /// One question to a provider that a person had asked; it is over when this is dropped, wherever that is. Whoever runs the probe has
 /// it, not whoever waits for the answer: a probe that outlives the wait still asks.

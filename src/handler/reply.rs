@@ -1,7 +1,7 @@
 //! One answer from the writer to one caller: a thread waits for it or a task awaits it. An answer that can no longer come (the
 //! writer is gone) is an answer too, so nobody waits for ever.
 
-use parking_lot::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;

@@ -18,15 +18,15 @@ use crate::model::review::Review;
 use crate::model::time::Now;
 use crate::rules::{CallFacts, Change, older};
 use crate::store::{Lane, Op, Store, StoreError};
-use parking_lot::{Mutex, RwLock};
+use crate::sync::atomic::{AtomicU8, Ordering};
+use crate::sync::{Mutex, RwLock};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-thread_local! {
+crate::sync::thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -35,23 +35,23 @@ pub(crate) struct InsideTransaction(bool);
 
 impl InsideTransaction {
     pub(crate) fn enter() -> Self {
-        Self(INSIDE.replace(true))
+        Self(INSIDE.with(|inside| inside.replace(true)))
     }
 }
 impl Drop for InsideTransaction {
     fn drop(&mut self) {
-        INSIDE.set(self.0);
+        INSIDE.with(|inside| inside.set(self.0));
     }
 }
 
 /// Everything that runs on this thread from now on is inside: it is the writer's.
 pub(crate) fn this_is_the_writer() {
-    INSIDE.set(true);
+    INSIDE.with(|inside| inside.set(true));
 }
 
 /// Whether this thread is inside a transaction closure, or the writer's own: a call of the queue would wait for itself.
 pub(crate) fn inside_transaction() -> bool {
-    INSIDE.get()
+    INSIDE.with(Cell::get)
 }
 
 /// Who hears what became true, after the commit.

@@ -57,13 +57,13 @@ pub use schema::Source;
 pub use write::{FAILED, Write};
 
 use crate::model::room::Room;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::thread::JoinHandle;
 use reserve::Reserve;
 use shared::Shared;
 use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use writer::Writer;
 
 /// A store; clones are the same store. When the last one is dropped, what waits is written and the file is closed.
@@ -165,7 +165,7 @@ impl Inner {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // The last handle may be dropped by a request that settles: the writer cannot wait for itself.
-            let current = std::thread::current().id();
+            let current = crate::sync::thread::current().id();
             let own = thread.thread().id() == current || self.shared.answers_on(current);
             if !own && thread.join().is_err() {
                 return Err(StoreError::Bug("the writer's thread panicked".to_owned()));

@@ -16,13 +16,13 @@ use super::write::{Kept, Write};
 use crate::clock::Stopwatch;
 use crate::model::time::Mono;
 use crate::planted::on;
+use crate::sync::atomic::Ordering;
+use crate::sync::thread::{self, JoinHandle};
 use answers::{Answers, Batch, settle};
 use redb::{CommitError, WriteTransaction};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);

@@ -21,18 +21,21 @@ enum May {
 use May::{All, Only};
 
 /// The floors, lowest first, each with the floors it may import. A floor may always import itself.
-const FLOORS: [(&str, &[May]); 17] = [
+const FLOORS: [(&str, &[May]); 18] = [
     // Below all others, which may all ask it: a constant, unless bugs are planted.
     (PLANTED, &[]),
+    // Threads and locks under one name each; it knows nothing of jobs.
+    ("sync", &[]),
     ("model", &[]),
     ("rules", &[All("model")]),
     ("wheel", &[All("model")]),
-    ("clock", &[All("model")]),
+    // A stopwatch shows the time of the scheduler where that runs all threads in one.
+    ("clock", &[All("model"), Only("sync", &["since_start"])]),
     ("observe", &[All("model")]),
     // A `Change` carries a `LetterMove`; nothing else of the rules is the store's business.
-    ("store", &[All("model"), Only("rules", &["Change", "LetterMove"]), All("clock")]),
+    ("store", &[All("model"), Only("rules", &["Change", "LetterMove"]), All("clock"), All("sync")]),
     ("error", &[All("model"), Only("rules", &["Refusal"]), All("store")]),
-    ("handler", &[All("model"), All("rules"), All("clock"), All("store"), All("error")]),
+    ("handler", &[All("model"), All("rules"), All("clock"), All("store"), All("error"), All("sync")]),
     // A signed webhook carries the time of its attempt; nothing else here knows time. A broker that forgets too early is warned of.
     (
         "publishers",
@@ -49,6 +52,7 @@ const FLOORS: [(&str, &[May]); 17] = [
             All("store"),
             All("error"),
             All("handler"),
+            All("sync"),
         ],
     ),
     ("builder", FACE),
@@ -72,6 +76,7 @@ const FACE: &[May] = &[
     All("store"),
     All("error"),
     All("handler"),
+    All("sync"),
     All("engine"),
     All("builder"),
     All("jobs"),
@@ -102,13 +107,14 @@ struct Owned {
     why: &'static str,
 }
 
-const OWNED: [Owned; 21] = [
+const OWNED: [Owned; 22] = [
     Owned { path: &["redb"], owners: &["store/"], why: "one floor knows the file, so that its layout can change" },
     Owned { path: &["bincode"], owners: &["store/codec.rs"], why: "one file knows the bytes of our records" },
     Owned { path: &["siphasher"], owners: &["store/intents/memory.rs"], why: "one file knows how an intent is hashed" },
+    Owned { path: &["shuttle"], owners: &["sync/", "sync.rs"], why: "the crate does not know that it is scheduled" },
     Owned {
         path: &["crossbeam_channel"],
-        owners: &["engine/", "store/"],
+        owners: &["engine/", "store/", "sync/", "sync.rs"],
         why: "queues between threads belong to those who own threads",
     },
     Owned { path: &["tokio"], owners: &["engine/bridge.rs", "publishers/"], why: "the core builds without a runtime" },
@@ -135,7 +141,7 @@ const OWNED: [Owned; 21] = [
 ];
 const BROKER: &str = "one file knows the client of its broker; mod.rs only hands it on";
 const CLOCK: &str = "time is read in one place and handed in, so that tests can move it";
-const SPAWNERS: &[&str] = &["engine/", "store/writer.rs", "store/writer/"];
+const SPAWNERS: &[&str] = &["engine/", "store/writer.rs", "store/writer/", "sync/", "sync.rs"];
 const SPAWN: &str = "whoever spawns a thread must also end it; the engine and the store's writer do";
 
 /// Where an app's tables are opened, and the only names of `redb` that may stand there.

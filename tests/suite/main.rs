@@ -20,6 +20,7 @@ mod full_disk;
 mod fuzz_lives;
 mod fuzz_replay;
 mod ground;
+mod history;
 mod hostile;
 mod identity;
 mod kill;

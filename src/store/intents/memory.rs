@@ -7,7 +7,7 @@ use super::living::Living;
 use super::page::{self, Entry};
 use super::tail::Tail;
 use crate::model::id::KindId;
-use parking_lot::RwLock;
+use crate::sync::RwLock;
 use siphasher::sip::SipHasher13;
 use std::collections::BTreeMap;
 use std::hash::Hasher;

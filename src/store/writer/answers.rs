@@ -7,10 +7,10 @@
 use crate::store::error::StoreError;
 use crate::store::op::{Tell, quietly};
 use crate::store::shared::{Shared, Waiting};
-use crossbeam_channel::Sender;
-use parking_lot::{Condvar, Mutex};
+use crate::sync::channel::Sender;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 /// A round with fewer requests is answered sooner than another thread wakes up.
 const MANY: usize = 16;
@@ -131,7 +131,7 @@ impl Answers {
     #[expect(clippy::disallowed_methods, reason = "the writer's second thread")]
     fn thread(&mut self, shared: &Shared) -> Option<&Sender<Batch>> {
         if self.running.is_none() {
-            let (to, from) = crossbeam_channel::bounded::<Batch>(AHEAD);
+            let (to, from) = crate::sync::channel::bounded::<Batch>(AHEAD);
             let open = self.open.clone();
             let answers = move || {
                 for batch in from {

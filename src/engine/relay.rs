@@ -88,8 +88,8 @@ struct Run<'a> {
     waits: HashMap<(String, u64), (Wall, Mono)>,
     /// Keys that failed since something was delivered. One that fails again and again says nothing about the broker.
     lame: HashSet<String>,
-    /// The topic rests until then.
-    rest: Option<Mono>,
+    /// The topic rests until then: by the stopwatch, or by the calendar if that is earlier.
+    rest: Option<(Mono, Wall)>,
     /// The clocks at the last turn.
     seen: Now,
     /// Before this instant nothing becomes due by itself.
@@ -181,8 +181,8 @@ impl Run<'_> {
         if !look && self.next.is_none() {
             return Turn::Idle(None);
         }
-        if let Some(rest) = self.rest.filter(|rest| *rest > now.mono) {
-            return Turn::Idle(Some(rest));
+        if let Some((until, due)) = self.rest.filter(|(until, due)| *until > now.mono && *due > now.wall) {
+            return Turn::Idle(Some(until.min(Mono(now.mono.0.saturating_add(due.since(now.wall))))));
         }
         self.rest = None;
         if shared.pauses.read().topic(&self.relay.topic).is_some() {
@@ -223,7 +223,7 @@ impl Run<'_> {
                 shared
                     .report
                     .warn(&format!("the outbox of {:?} could not be read, and is looked at again: {e}", relay.topic));
-                return self.pause(STORE_PAUSE);
+                return self.pause(STORE_PAUSE, shared.now());
             }
         };
         if picked.is_empty() {
@@ -386,7 +386,7 @@ impl Run<'_> {
                     "what became of messages of {:?} could not be written, so they are delivered again: {e}",
                     self.relay.topic
                 ));
-                return self.pause(STORE_PAUSE);
+                return self.pause(STORE_PAUSE, shared.now());
             }
         }
         if taken {
@@ -395,14 +395,15 @@ impl Run<'_> {
             self.lame.extend(lame);
             let rest = outbox::rest_ms(&self.relay.policy, self.lame.len(), asked, shared.draw());
             if rest > 0 {
-                return self.pause(Duration::from_millis(rest));
+                // From when the answer was heard, as the message's own wait.
+                return self.pause(Duration::from_millis(rest), self.seen);
             }
         }
         Turn::More
     }
-    fn pause(&mut self, d: Duration) -> Turn {
-        let until = self.core.shared.now().mono.after(d);
-        self.rest = Some(until);
+    fn pause(&mut self, d: Duration, from: Now) -> Turn {
+        let until = from.mono.after(d);
+        (self.rest, self.seen) = (Some((until, from.wall.after(d))), from);
         Turn::Idle(Some(until))
     }
 }

@@ -5,6 +5,7 @@
 
 mod alerts;
 mod cancel;
+mod clock;
 mod lease;
 mod letters;
 mod pause;

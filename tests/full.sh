@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every suite at its large size, one after the other, and one table at the end: bash tests/full.sh (about half a day on two cores).
+# Every suite at its large size, one after the other, and one table at the end: bash tests/full.sh (about a day on two cores).
 # bash tests/full.sh NAME.. runs only these; FULL=small runs all of them as small as they get, to try the script itself.
 # A suite that fails does not stop the others; the table says so, and the script ends with an error.
 set -uo pipefail
@@ -50,7 +50,7 @@ fuzz() {
 wanted=("$@")
 suite sweep 'crash sweep: |outbox sweep: |compensation: ' env ONCEWARD_SWEEP_IMAGES="$(size 1000000 2000)" bash -c "$(declare -f test_suite); test_suite sweep::"
 floor=5000 counted='[0-9]+ failed fsyncs' \
-  suite faults 'I/O faults: |one-phase: |increments: |dead disks' env ONCEWARD_FAULT_SEEDS="$(size 12 1)" bash -c "$(declare -f test_suite); test_suite faults:: failures::"
+  suite faults 'I/O faults: |one-phase: |increments: |dead disks|under the running file: |eight handlers: ' env ONCEWARD_FAULT_SEEDS="$(size 12 1)" bash -c "$(declare -f test_suite); test_suite faults:: failures:: under::"
 floor=9000 counted='open_bytes: [0-9]+ inputs' \
   suite corruption 'fuzz drawn: ' env ONCEWARD_FUZZ_ONLY=open_bytes ONCEWARD_FUZZ_DRAWN="$(size 9000 300)" bash -c "$(declare -f test_suite); test_suite fuzz_replay::drawn_inputs_pass"
 suite store 'images opened|intents: |index: |[0-9]+ refused \(|[0-9]+ runs, [0-9]+ faults' test_lib store::
@@ -59,6 +59,11 @@ suite model 'model: ' env ONCEWARD_MODEL_CASES="$(size 5000 20)" bash -c "$(decl
 suite kit 'kit, ' test_suite kit::
 floor=1000000 counted='[0-9]+ states, [0-9]+ steps' \
   suite rules "states, .* settings" env ONCEWARD_EXPLORE="$(size 3 2)" bash -c "$(declare -f test_lib); test_lib rules::"
+suite races '^schedules: ' env ONCEWARD_SCHEDULES="$(size 20000 20)" bash tests/schedules.sh races::
+floor=10000 counted='simulation: [0-9]+ worlds' \
+  suite simulation '^simulation: ' env ONCEWARD_WORLDS="$(size 10000 20)" ONCEWARD_WORLD_ACTS="$(size 2000 40)" bash tests/schedules.sh simulation::
+suite soak 'soak: ' env ONCEWARD_SOAK_SECS="$(size 3600 120)" bash -c "$(declare -f test_suite); test_suite soak::"
+suite mutants 'caught' bash tests/mutants.sh $(size "" "--file src/rules/retry.rs")
 suite kill 'kill -9|at named points|stopped: |lost [0-9]' env ONCEWARD_KILLS="$(size 10000 20)" ONCEWARD_STOPS="$(size 200 5)" bash -c "$(declare -f test_suite); test_suite kill::"
 [ ! -d fuzz ] || suite fuzz 'fuzz .*clean' fuzz
 

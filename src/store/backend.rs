@@ -1,17 +1,22 @@
-//! The bytes under redb. Keeps the promise that a file which is not surely ours is examined without a byte of it being changed,
-//! also when redb has to repair it before it can be read. Used by `create`.
+//! The bytes under redb. Keeps the promises that a file which is not surely ours is examined without a byte of it being changed,
+//! also when redb has to repair it before it can be read, and that nothing is acknowledged that rests on a file which somebody cut or
+//! wrote over while it was open. Used by `create`.
+
+mod left;
 
 use super::error::StoreError;
 use super::options::Met;
 use crate::planted::on;
+use left::{BLOCK, Base};
 use parking_lot::{Mutex, RwLock};
 use redb::{BackendError, StorageBackend};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::ops::{Bound, Range};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 /// A file under redb. It begins under examination: what redb writes (it marks, repairs and trims files when it opens and closes
 /// them) is kept in memory until [`admit`](Self::admit). And it can be taken away: app code that forgets a table keeps redb's
@@ -22,11 +27,13 @@ pub(super) struct Backing {
     state: Arc<RwLock<State>>,
     /// What it met; outlives the file.
     met: Arc<Met>,
+    /// How somebody else changed it, once that was seen.
+    meddled: Arc<OnceLock<String>>,
 }
 
 enum State {
-    Examined(Box<dyn StorageBackend>, Kept),
-    Admitted(Box<dyn StorageBackend>),
+    Examined(Base, Kept),
+    Admitted(Base),
     Gone,
 }
 
@@ -34,24 +41,37 @@ impl Backing {
     pub(super) fn new(backend: Box<dyn StorageBackend>, met: &Arc<Met>) -> io::Result<Self> {
         let len = backend.len()?;
         let kept = Kept { len, base_len: len, blocks: HashMap::new(), steps: Vec::new() };
-        let state = Arc::new(RwLock::new(State::Examined(backend, kept)));
-        Ok(Self { state, met: met.clone() })
+        let state = Arc::new(RwLock::new(State::Examined(Base::new(backend)?, kept)));
+        Ok(Self { state, met: met.clone(), meddled: Arc::default() })
     }
-    /// The file is ours: does what was kept back, in the same order with the same syncs, so that a crash on the way leaves
+    /// How somebody else changed the file while it was open here, if that was seen: it is not written to any more.
+    pub(super) fn meddled(&self) -> Option<&str> {
+        self.meddled.get().map(String::as_str)
+    }
+    /// The file is ours: makes sure of what a failed sync left open, then does what was kept back, in the same order with the same syncs, so that a crash on the way leaves
     /// nothing that a crash in redb's own open could not have left.
     pub(super) fn admit(&self) -> io::Result<()> {
         let mut state = self.state.write();
         match std::mem::replace(&mut *state, State::Gone) {
             State::Examined(base, kept) => {
-                let done = kept.steps.iter().try_for_each(|step| match step {
-                    Step::Write(offset, data) => base.write(*offset, data),
-                    Step::SetLen(len) => base.set_len(*len),
-                    Step::Sync => self.sync(&*base),
+                let done = self.make_sure(&base).and_then(|()| {
+                    kept.steps.iter().try_for_each(|step| match step {
+                        Step::Write(offset, data) => base.write(*offset, data),
+                        Step::SetLen(len) => base.set_len(*len),
+                        Step::Sync => self.sync(&base),
+                    })
                 });
-                *state = State::Admitted(base);
+                // What redb writes when it is dropped now must not reach a file that is half done.
+                *state = match done {
+                    Ok(()) => State::Admitted(base),
+                    Err(_) => {
+                        drop(base.disk.close());
+                        State::Gone
+                    }
+                };
                 done
             }
-            other @ (State::Admitted(_) | State::Gone) => {
+            other @ (State::Admitted(..) | State::Gone) => {
                 *state = other;
                 Ok(())
             }
@@ -61,44 +81,73 @@ impl Backing {
     pub(super) fn take_away(&self) {
         match std::mem::replace(&mut *self.state.write(), State::Gone) {
             // Frees the locks; after an error nothing is left to be done, the file is dropped next.
-            State::Examined(base, _) | State::Admitted(base) => drop(base.close()),
+            State::Examined(base, _) | State::Admitted(base) => drop(base.disk.close()),
             State::Gone => {}
         }
     }
-    fn sync(&self, base: &dyn StorageBackend) -> io::Result<()> {
+    /// After a failed sync nothing new is written before what it was about is surely on the disk: redb reuses pages that only the root
+    /// before it needs, and that root is what the next power cut may bring back.
+    fn make_sure(&self, base: &Base) -> io::Result<()> {
+        if self.met.fsync_failed.load(Ordering::Acquire) {
+            base.write_again()?;
+            self.met.fsync_failed.store(false, Ordering::Release);
+        }
+        Ok(())
+    }
+    fn sync(&self, base: &Base) -> io::Result<()> {
         if on("sync-skipped") {
             return Ok(());
         }
-        base.sync_data().inspect_err(|_| self.met.fsync_failed.store(true, Ordering::Release))
+        base.sync().inspect_err(|_| self.met.fsync_failed.store(true, Ordering::Release))
     }
     fn base<T, E: From<io::Error>>(&self, f: impl FnOnce(&dyn StorageBackend) -> Result<T, E>) -> Result<T, E> {
         match &*self.state.read() {
-            State::Examined(base, _) | State::Admitted(base) => f(&**base),
+            State::Examined(base, _) | State::Admitted(base) => f(&*base.disk),
             State::Gone => Err(gone().into()),
         }
     }
-    fn change(&self, step: impl FnOnce() -> Step, f: impl Fn(&dyn StorageBackend) -> io::Result<()>) -> io::Result<()> {
-        self.changed(step, f).inspect_err(|e| {
+    fn change(&self, step: Step<'_>) -> io::Result<()> {
+        self.changed(step).inspect_err(|e| {
             if StoreError::is_full(e) {
                 self.met.no_room.store(true, Ordering::Release);
             }
         })
     }
-    fn changed(
-        &self,
-        step: impl FnOnce() -> Step,
-        f: impl Fn(&dyn StorageBackend) -> io::Result<()>,
-    ) -> io::Result<()> {
+    fn changed(&self, step: Step<'_>) -> io::Result<()> {
         match &*self.state.read() {
-            State::Admitted(base) => return f(&**base),
+            State::Admitted(base) => return self.do_it(base, &step),
             State::Gone => return Err(gone()),
             State::Examined(..) => {}
         }
         match &mut *self.state.write() {
-            State::Examined(base, kept) => kept.change(&**base, step()),
-            State::Admitted(base) => f(&**base),
+            State::Examined(base, kept) => kept.change(base, step),
+            State::Admitted(base) => self.do_it(base, &step),
             State::Gone => Err(gone()),
         }
+    }
+    /// Looks at the file before the first change of a commit, which may make it as long again as it was, and after each sync, before
+    /// anybody hears of the commit.
+    fn do_it(&self, base: &Base, step: &Step<'_>) -> io::Result<()> {
+        if !matches!(step, Step::Sync) && base.begins() {
+            self.look(base)?;
+        }
+        match step {
+            Step::Write(offset, data) => base.write(*offset, data),
+            Step::SetLen(len) => base.set_len(*len),
+            Step::Sync => {
+                self.sync(base)?;
+                self.look(base)?;
+                base.rests();
+                Ok(())
+            }
+        }
+    }
+    /// Whether the file still is as this process left it.
+    fn look(&self, base: &Base) -> io::Result<()> {
+        if let Some(how) = base.differs()? {
+            let _first = self.meddled.set(how);
+        }
+        self.meddled().map_or(Ok(()), |how| Err(io::Error::other(how.to_owned())))
     }
 }
 
@@ -116,25 +165,25 @@ impl StorageBackend for Backing {
     fn len(&self) -> io::Result<u64> {
         match &*self.state.read() {
             State::Examined(_, kept) => Ok(kept.len),
-            State::Admitted(base) => base.len(),
+            State::Admitted(base) => base.disk.len(),
             State::Gone => Err(gone()),
         }
     }
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         match &*self.state.read() {
-            State::Examined(base, kept) => kept.read(&**base, offset, out),
-            State::Admitted(base) => base.read(offset, out),
+            State::Examined(base, kept) => kept.read(base, offset, out),
+            State::Admitted(base) => base.read(offset, out).or_else(|e| self.look(base).and(Err(e))),
             State::Gone => Err(gone()),
         }
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.change(|| Step::SetLen(len), |b| b.set_len(len))
+        self.change(Step::SetLen(len))
     }
     fn sync_data(&self) -> io::Result<()> {
-        self.change(|| Step::Sync, |b| self.sync(b))
+        self.change(Step::Sync)
     }
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.change(|| Step::Write(offset, data.to_vec()), |b| b.write(offset, data))
+        self.change(Step::Write(offset, Cow::Borrowed(data)))
     }
     fn close(&self) -> io::Result<()> {
         self.base(|b| b.close())
@@ -159,25 +208,33 @@ impl StorageBackend for Backing {
     }
 }
 
-const BLOCK: usize = 4096;
-
 /// What redb did to a file under examination, and how the file reads since.
 struct Kept {
     len: u64,
     /// Up to here the file itself shows through.
     base_len: u64,
     blocks: HashMap<u64, Box<[u8; BLOCK]>>,
-    steps: Vec<Step>,
+    steps: Vec<Step<'static>>,
 }
 
-enum Step {
-    Write(u64, Vec<u8>),
+enum Step<'a> {
+    Write(u64, Cow<'a, [u8]>),
     SetLen(u64),
     Sync,
 }
 
+impl Step<'_> {
+    fn kept(self) -> Step<'static> {
+        match self {
+            Self::Write(offset, data) => Step::Write(offset, Cow::Owned(data.into_owned())),
+            Self::SetLen(len) => Step::SetLen(len),
+            Self::Sync => Step::Sync,
+        }
+    }
+}
+
 impl Kept {
-    fn read(&self, base: &dyn StorageBackend, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    fn read(&self, base: &Base, offset: u64, out: &mut [u8]) -> io::Result<()> {
         if offset.saturating_add(out.len() as u64) > self.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -192,16 +249,16 @@ impl Kept {
         }
         Ok(())
     }
-    fn change(&mut self, base: &dyn StorageBackend, step: Step) -> io::Result<()> {
+    fn change(&mut self, base: &Base, step: Step<'_>) -> io::Result<()> {
         match &step {
             Step::Write(offset, data) => self.write(base, *offset, data)?,
             Step::SetLen(len) => self.set_len(*len),
             Step::Sync => {}
         }
-        self.steps.push(step);
+        self.steps.push(step.kept());
         Ok(())
     }
-    fn write(&mut self, base: &dyn StorageBackend, offset: u64, data: &[u8]) -> io::Result<()> {
+    fn write(&mut self, base: &Base, offset: u64, data: &[u8]) -> io::Result<()> {
         for (block, inside, place) in pieces(offset, data.len()) {
             if !self.blocks.contains_key(&block) {
                 let bytes = self.block_of(base, block)?;
@@ -227,7 +284,7 @@ impl Kept {
         self.len = len;
     }
     /// One block as the file has it, zeroes behind its end.
-    fn block_of(&self, base: &dyn StorageBackend, block: u64) -> io::Result<Box<[u8; BLOCK]>> {
+    fn block_of(&self, base: &Base, block: u64) -> io::Result<Box<[u8; BLOCK]>> {
         let mut bytes = Box::new([0; BLOCK]);
         let at = block * BLOCK as u64;
         let there = usize::try_from(self.base_len.saturating_sub(at)).unwrap_or(BLOCK).min(BLOCK);
@@ -341,5 +398,41 @@ mod tests {
         assert_eq!(&base.bytes()[..7], b"through");
         examined.take_away();
         assert!(examined.write(0, b"gone").is_err());
+    }
+
+    /// Behind the back of an open file one of its pages is changed, its beginning, its length: what is read is an error, and what is
+    /// written next, too. What it wrote itself is none of that.
+    #[test]
+    fn what_somebody_else_does_to_an_open_file_is_noticed() {
+        const PAGES: usize = 8;
+        type Does = fn(&Image);
+        let tricks: [(Does, Option<&str>); 4] = [
+            (|file| file.write(3 * BLOCK as u64 + 77, b"!").unwrap(), None),
+            (|file| file.write(40, b"!").unwrap(), Some("written over")),
+            (|file| file.set_len(5 * BLOCK as u64).unwrap(), Some("cut from 32768 to 20480 bytes")),
+            (|file| file.set_len(0).unwrap(), Some("cut from 32768 to 0 bytes")),
+        ];
+        for (trick, says) in tricks {
+            let base = Image::default();
+            base.write(0, &vec![7; PAGES * BLOCK]).unwrap();
+            let file = Backing::new(Box::new(base.clone()), &Arc::default()).unwrap();
+            let read_all = || {
+                let mut page = [0; BLOCK];
+                (0..PAGES).try_for_each(|n| file.read((n * BLOCK) as u64, &mut page))
+            };
+            read_all().unwrap();
+            file.admit().unwrap();
+            for n in [0, 3, 7] {
+                file.write(n * BLOCK as u64, &[9; BLOCK]).unwrap();
+            }
+            file.write(8, b"header").unwrap();
+            file.sync_data().unwrap();
+            read_all().unwrap();
+            trick(&base);
+            assert!(says == Some("written over") || read_all().is_err());
+            let written = file.write(6 * BLOCK as u64, &[1; BLOCK]);
+            assert_eq!(written.is_err(), says.is_some());
+            assert_eq!(file.meddled(), says);
+        }
     }
 }

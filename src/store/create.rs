@@ -46,13 +46,18 @@ pub(super) struct Meta {
 pub(super) struct OpenFile {
     pub(super) db: Database,
     file: Backing,
+    path: PathBuf,
 }
 
 impl OpenFile {
-    /// Closes the database and frees the file, even if app code still holds a piece of a transaction.
+    /// Closes the database and frees the file, even if app code still holds a piece of a transaction. `Stopped` if somebody cut the file
+    /// or wrote over it: nothing more was written to it, and it is not ours to open again.
     pub(super) fn close(self) -> Result<(), StoreError> {
         let closed = self.db.close();
         self.file.take_away();
+        if let Some(how) = self.file.meddled() {
+            return Err(StoreError::Stopped(format!("{} was {how} while it was open", self.path.display())));
+        }
         match closed {
             // Every commit is durable; only the next open has more to do.
             Ok(()) | Err(DatabaseError::TransactionInProgress) => Ok(()),
@@ -265,7 +270,7 @@ fn database(options: &StoreOptions) -> Result<(OpenFile, Meta), StoreError> {
     let mut builder = Builder::new();
     builder.set_cache_size(options.cache_bytes).set_check_integrity_on_open(options.check_integrity);
     let examined = guarded(|| builder.create_with_backend(file.clone()).map_err(|e| refused(place, e)))
-        .map(|db| OpenFile { db, file: file.clone() })
+        .map(|db| OpenFile { db, file: file.clone(), path: place.path() })
         .and_then(|open| guarded(|| look(place, &open.db.begin_read()?)).map(|meta| (open, meta)));
     if examined.is_err() {
         file.take_away();

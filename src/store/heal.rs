@@ -10,7 +10,7 @@ use super::shared::Waiting;
 use super::write::{Kept, Live, Write};
 use super::writer::{FIRST_PAUSE, Verdict, Writer};
 use crate::planted::on;
-use std::sync::atomic::Ordering;
+use crate::sync::atomic::Ordering;
 use std::time::Duration;
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -42,9 +42,12 @@ impl Writer {
         let mut last = error;
         // The first failure is tried at once; a disk that fails round after round is given time.
         let mut wait = again;
+        let mut damaged = false;
         loop {
-            // Nothing is written by closing: redb has latched the error.
-            let _latched = self.shared.close_db();
+            // Nothing is written by closing: redb has latched the error. What somebody else did to the file no reopening undoes.
+            if let Err(e @ StoreError::Stopped(_)) = self.shared.close_db() {
+                return Err(e);
+            }
             // redb, and an app's closure, may have handed it on as something else.
             if self.options.met.no_room.swap(false, Ordering::AcqRel) || matches!(last, StoreError::Full(_)) {
                 self.was_full = true;
@@ -68,7 +71,12 @@ impl Writer {
             match self.reopen(&mut seen) {
                 Ok(verdict) => return Ok(verdict),
                 Err(e @ StoreError::Stopped(_)) => return Err(e),
-                Err(e) => last = e,
+                // Found once it may be the disk that reads wrong; twice it is the file, which no reopening mends.
+                Err(e) if is_damage(&e) && damaged => return Err(e),
+                Err(e) => {
+                    damaged = is_damage(&e);
+                    last = e;
+                }
             }
         }
     }
@@ -123,4 +131,12 @@ impl Writer {
             self.shared.tell_unknown();
         }
     }
+}
+
+/// The file itself is not what it was.
+fn is_damage(e: &StoreError) -> bool {
+    matches!(
+        e,
+        StoreError::Damaged { .. } | StoreError::Half { .. } | StoreError::Foreign { .. } | StoreError::Newer { .. }
+    )
 }

@@ -39,6 +39,9 @@ mod rig;
 mod running;
 mod seen;
 mod setup;
+#[cfg(unix)]
+mod soak;
 mod sweep;
 mod time;
+mod under;
 mod undo;

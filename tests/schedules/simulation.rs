@@ -468,7 +468,7 @@ fn live(seed: u64, acts: u64) -> Outcome {
         let events = &history.events;
         let trace = digest(events.iter().map(|e| format!("{e:?}")).collect::<Vec<_>>());
         if std::env::var_os("ONCEWARD_STORY").is_some() {
-            eprintln!("{}", story(events));
+            eprintln!("{}{jobs:#?}", story(events));
         }
         let judged = judge(&history, &jobs);
         let counts = match judged {

@@ -127,9 +127,18 @@ fn backoff(view: &View<'_>, rules: &KindRules, run: &Run, next: usize) -> Result
 
 fn deadline(view: &View<'_>, job: &FinalJob, runs: &[&Run]) -> Result<(), String> {
     let Some(deadline) = job.deadline else { return Ok(()) };
+    // A claim that goes on with the last attempt becomes one of its own once it calls again.
+    let counted = |n: usize| {
+        let (run, next) = (runs[n], runs.get(n + 1).map_or(view.end(), |r| r.began));
+        let calls = view.calls.iter().any(|c| c.job == job.id && run.began < c.entered && c.entered < next);
+        run.attempt + u32::from(calls && runs[..n].iter().any(|r| r.attempt == run.attempt))
+    };
+    let first = view
+        .events()
+        .find(|(_, e)| matches!(&e.what, What::EffectAsked { job: j, .. } if *j == job.id))
+        .map(|(n, _)| n);
     for (n, run) in runs.iter().enumerate() {
-        let again = runs[..n].iter().any(|r| r.attempt == run.attempt);
-        let goes_on = again && view.calls.iter().any(|c| c.job == job.id && c.entered < run.began);
+        let goes_on = first.is_some_and(|n| n < run.began) && (0..n).any(|earlier| counted(earlier) >= run.attempt);
         let Some(quiet) = view.quiet_before(run.began).filter(|_| !goes_on) else { continue };
         if (quiet..=run.began).all(|n| view.event(n).life == 0 || view.wall(n) > deadline) {
             return Err(format!("job {} began at {}, after its deadline {deadline}", job.id, run.began));

@@ -1,8 +1,8 @@
 //! Threads, locks, channels and atomics, under one name each: those of the operating system, or, in a build with
 //! `--cfg onceward_shuttle`, those of a scheduler that runs all threads of a queue in one, in an order that a seed decides.
 //!
-//! Keeps the promise that the tests which try every order of threads (`tests/suite/schedules`) and whole simulated worlds
-//! (`tests/suite/simulation`) run the code that apps run, and no other. Whoever waits or hands something over in `engine`, `handler`
+//! Keeps the promise that the tests which try many orders of threads (`tests/schedules/races`) and whole simulated worlds
+//! (`tests/schedules/simulation`) run the code that apps run, and no other. Whoever waits or hands something over in `engine`, `handler`
 //! and `store` takes the means from here; a lock that is never held while its holder waits for anything need not.
 
 #[cfg(not(onceward_shuttle))]

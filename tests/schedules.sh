@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every order of threads, and whole simulated worlds (tests/schedules): builds the crate with a scheduler in place of the operating
+# Many orders of threads, and whole simulated worlds (tests/schedules): builds the crate with a scheduler in place of the operating
 # system's threads and locks (src/sync.rs), and runs what is tried with it. A few minutes; all arguments go to the test program.
 #
 #   bash tests/schedules.sh                                  as in every run: 100 schedules of each story and order, 300 worlds

@@ -156,8 +156,12 @@ impl Timer {
         let now = self.core.shared.now();
         match told {
             Told::Due(job, due, mono, calendar) => {
-                if due <= self.loaded.0 {
-                    self.wheel.insert(waits_until(mono.0, due, calendar, now), Entry::Due(job, due, calendar));
+                let at = waits_until(mono.0, due, calendar, now);
+                // A calendar that was set back since the wait began must not make it longer than was asked for, however far away the
+                // date is now.
+                let sooner = at < waits_until(u64::MAX, due, true, now).saturating_sub(self.noise().unsigned_abs());
+                if due <= self.loaded.0 || sooner {
+                    self.wheel.insert(at, Entry::Due(job, due, calendar));
                 } else {
                     // Beyond the horizon: the store keeps it until its time is near.
                     self.more = true;

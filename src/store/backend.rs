@@ -1,6 +1,6 @@
 //! The bytes under redb. Keeps the promises that a file which is not surely ours is examined without a byte of it being changed,
-//! also when redb has to repair it before it can be read, and that nothing is acknowledged that rests on a file which somebody cut or
-//! wrote over while it was open. Used by `create`.
+//! also when redb has to repair it before it can be read, and that nothing is acknowledged on a file which somebody cut or wrote over
+//! while it was open, as far as its length and header show before and after a commit, and its pages when they are read. Used by `create`.
 
 mod left;
 
@@ -48,15 +48,15 @@ impl Backing {
     pub(super) fn meddled(&self) -> Option<&str> {
         self.meddled.get().map(String::as_str)
     }
-    /// The file is ours: makes sure of what a failed sync left open, then does what was kept back, in the same order with the same syncs, so that a crash on the way leaves
-    /// nothing that a crash in redb's own open could not have left.
+    /// The file is ours: makes sure of what a failed sync left open, then does what was kept back, in the same order with the same
+    /// syncs, so that a crash on the way leaves nothing that a crash in redb's own open could not have left.
     pub(super) fn admit(&self) -> io::Result<()> {
         let mut state = self.state.write();
         match std::mem::replace(&mut *state, State::Gone) {
             State::Examined(base, kept) => {
-                let done = self.make_sure(&base).and_then(|()| {
+                let done = self.look(&base).and_then(|()| self.make_sure(&base)).and_then(|()| {
                     kept.steps.iter().try_for_each(|step| match step {
-                        Step::Write(offset, data) => base.write(*offset, data),
+                        Step::Write(offset, data) => self.put(&base, *offset, data),
                         Step::SetLen(len) => base.set_len(*len),
                         Step::Sync => self.sync(&base),
                     })
@@ -89,16 +89,27 @@ impl Backing {
     /// before it needs, and that root is what the next power cut may bring back.
     fn make_sure(&self, base: &Base) -> io::Result<()> {
         if self.met.fsync_failed.load(Ordering::Acquire) {
-            base.write_again()?;
+            let places = self.met.unsynced.lock().clone();
+            base.write_again(&places)?;
+            self.met.unsynced.lock().clear();
             self.met.fsync_failed.store(false, Ordering::Release);
         }
         Ok(())
+    }
+    fn put(&self, base: &Base, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.met.unsynced.lock().push((offset, data.len()));
+        base.write(offset, data)
     }
     fn sync(&self, base: &Base) -> io::Result<()> {
         if on("sync-skipped") {
             return Ok(());
         }
-        base.sync().inspect_err(|_| self.met.fsync_failed.store(true, Ordering::Release))
+        base.sync().inspect_err(|_| self.met.fsync_failed.store(true, Ordering::Release))?;
+        // One that works after one that failed says nothing of what that one was about.
+        if !self.met.fsync_failed.load(Ordering::Acquire) {
+            self.met.unsynced.lock().clear();
+        }
+        Ok(())
     }
     fn base<T, E: From<io::Error>>(&self, f: impl FnOnce(&dyn StorageBackend) -> Result<T, E>) -> Result<T, E> {
         match &*self.state.read() {
@@ -132,7 +143,7 @@ impl Backing {
             self.look(base)?;
         }
         match step {
-            Step::Write(offset, data) => base.write(*offset, data),
+            Step::Write(offset, data) => self.put(base, *offset, data),
             Step::SetLen(len) => base.set_len(*len),
             Step::Sync => {
                 self.sync(base)?;

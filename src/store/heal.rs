@@ -2,7 +2,7 @@
 //! writer reopens it, finds out by the round's number whether the failed round was applied, and makes a commit of its own
 //! durable before anybody hears or reads anything. Epoch, tokens and claims stay: a heal is not a process start.
 
-use super::create::{self, Meta};
+use super::create::{self, Meta, OpenFile};
 use super::error::StoreError;
 use super::op::StoreEvent;
 use super::options::Commits;
@@ -74,7 +74,7 @@ impl Writer {
                 // Found once it may be the disk that reads wrong; twice it is the file, which no reopening mends.
                 Err(e) if is_damage(&e) && damaged => return Err(e),
                 Err(e) => {
-                    damaged = is_damage(&e);
+                    damaged |= is_damage(&e);
                     last = e;
                 }
             }
@@ -85,6 +85,29 @@ impl Writer {
     /// number of its own, and a later one may find that an earlier one was applied although it had failed.
     fn reopen(&mut self, seen: &mut Vec<(u64, Verdict)>) -> Result<Verdict, StoreError> {
         let (file, found) = create::reopen(&self.options, &self.meta)?;
+        match self.take_up(&file, found, seen) {
+            Ok((verdict, meta)) => {
+                self.meta = meta;
+                self.kept.undone();
+                self.file_id = self.options.place.file_id();
+                self.shared.set_db(file);
+                self.note();
+                Ok(if on("heal-verdict-wrong") { Verdict::NotApplied } else { verdict })
+            }
+            Err(e) => {
+                // If somebody changed the file meanwhile, that is what it stops for.
+                file.close()?;
+                Err(e)
+            }
+        }
+    }
+    /// The first commit on a file that was opened again.
+    fn take_up(
+        &self,
+        file: &OpenFile,
+        found: Meta,
+        seen: &mut Vec<(u64, Verdict)>,
+    ) -> Result<(Verdict, Meta), StoreError> {
         let Some(&(_, verdict)) = seen.iter().find(|(n, _)| *n == found.live.round) else {
             let known: Vec<u64> = seen.iter().map(|(n, _)| *n).collect();
             let why =
@@ -101,12 +124,7 @@ impl Writer {
         let live = Live { round: found.live.round, last_id };
         let live = Write::new(&tx, &self.shared.memory, live, self.options.limits, Kept::default()).finish(next)?;
         tx.commit()?;
-        self.meta = Meta { live, ..found };
-        self.kept.undone();
-        self.file_id = self.options.place.file_id();
-        self.shared.set_db(file);
-        self.note();
-        Ok(if on("heal-verdict-wrong") { Verdict::NotApplied } else { verdict })
+        Ok((verdict, Meta { live, ..found }))
     }
 
     /// The storage works again: what was retried is durable.

@@ -5,6 +5,7 @@ use super::run_file::{RunHeader, Slot};
 use crate::clock::Clock;
 use crate::model::Limits;
 use crate::model::id::{JobId, Token};
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -42,6 +43,9 @@ pub(super) struct Met {
     pub(super) fsync_failed: AtomicBool,
     /// There was no room, since that was last asked.
     pub(super) no_room: AtomicBool,
+    /// What was written since the last sync that worked: offset and length. One that failed leaves it here, also for the next opening of
+    /// the file, because a system that could not write something back goes on showing it.
+    pub(super) unsynced: Mutex<Vec<(u64, usize)>>,
 }
 
 impl StoreOptions {

@@ -1,4 +1,4 @@
-//! A queue whose threads all run in one, in an order that a seed decides: every order that could go wrong, and whole simulated worlds.
+//! A queue whose threads all run in one, in an order that a seed decides: many orders of what could go wrong, and whole simulated worlds.
 //!
 //! Only in a build with `--cfg onceward_shuttle`: `bash tests/schedules.sh` makes one. Each suite prints what it did and fails if it did
 //! nothing.

@@ -310,7 +310,10 @@ fn what_is_undone_is_undone_once_wherever_it_dies() {
             }
             // The calendar cannot be trusted, so nor can the bank's memory of keys: a person is asked before it is called again.
             State::Compensating => {
-                assert!(asked("give-back") && scene.provider("bank").happened("refund 1") <= 1);
+                // Or its deadline is over by that calendar: then nobody asks about a call that was not made, but whether to go on.
+                let late = letters.iter().any(|l| l.kind() == "give-back" && l.why() == Why::DeadlinePassed);
+                assert!(late || asked("give-back"), "{letters:?}");
+                assert!(scene.provider("bank").happened("refund 1") <= usize::from(asked("give-back")));
                 return Ok(());
             }
             State::Compensated => assert!(letters.is_empty()),

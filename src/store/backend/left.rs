@@ -115,21 +115,20 @@ impl Base {
         self.disk.read(0, &mut now)?;
         Ok((now != left.head).then(|| "written over".to_owned()))
     }
-    /// Writes everything once more, as it is read. A system that failed to write something back tries it no more, but goes on showing
+    /// Writes these places once more, as they are read. A system that failed to write something back tries it no more, but goes on showing
     /// it: what is written next might be on the disk without it.
-    pub(super) fn write_again(&self) -> io::Result<()> {
+    pub(super) fn write_again(&self, places: &[(u64, usize)]) -> io::Result<()> {
         let len = self.disk.len()?;
         self.disk.set_len(len)?;
-        let mut block = vec![0; BLOCK];
-        let mut at = 0;
-        while at < len {
-            let n = usize::try_from(len - at).unwrap_or(BLOCK).min(BLOCK);
-            self.disk.read(at, &mut block[..n])?;
-            // Where nothing was ever written, nothing is missing, and no room is taken.
-            if block[..n].iter().any(|b| *b != 0) {
-                self.disk.write(at, &block[..n])?;
+        let mut bytes = Vec::new();
+        for (at, n) in places {
+            let n = usize::try_from(len.saturating_sub(*at)).unwrap_or(*n).min(*n);
+            if n == 0 {
+                continue;
             }
-            at += n as u64;
+            bytes.resize(n, 0);
+            self.disk.read(*at, &mut bytes)?;
+            self.disk.write(*at, &bytes)?;
         }
         self.disk.sync_data()
     }

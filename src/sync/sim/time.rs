@@ -16,9 +16,9 @@ std::thread_local! {
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
     static OVER: Cell<bool> = const { Cell::new(false) };
-    /// Waits that have an end, by that and a number.
     /// Who waits where.
     static PLACES: RefCell<BTreeMap<u64, (String, &'static Location<'static>)>> = const { RefCell::new(BTreeMap::new()) };
+    /// Waits that have an end, by that and a number.
     static WAITS: RefCell<BTreeMap<(Duration, u64), Arc<shuttle::sync::Condvar>>> = const { RefCell::new(BTreeMap::new()) };
 }
 

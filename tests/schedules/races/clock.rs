@@ -72,3 +72,37 @@ fn what_became_due_in_a_sleep_starts_whoever_had_heard_of_it() {
         world.end(jobs);
     });
 }
+
+/// A job is to start in 61 minutes, further away than the timer looks ahead, and somebody sets the calendar back by a day, at any moment
+/// between the request and the thread that waits for its time. After 62 minutes it has run: nobody waits a day longer than was asked.
+#[test]
+fn a_calendar_that_is_set_back_makes_no_wait_longer_whoever_had_heard_of_it() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let must = ["asked before it was set", "asked after it was set"];
+    explore("a calendar set back and what is to come", &MANY, &must, |schedule| {
+        let world = World::default();
+        let jobs = world.process(1, 1).on(|_, _: Later| Ok(())).start().unwrap();
+        let asks = {
+            let jobs = jobs.clone();
+            spawn(move || jobs.after(61 * MINUTE, &Later).unwrap().id())
+        };
+        let sets = {
+            let clock = world.clock.clone();
+            let turns = schedule.pick(1, [0, 10, 20, 40, 60, 90, 120, 200]);
+            spawn(move || {
+                doze(turns);
+                clock.jump_wall(-24 * 3_600 * 1_000);
+            })
+        };
+        let id = asks.join().unwrap();
+        sets.join().unwrap();
+        let far =
+            jobs.due(id).unwrap().map(Wall::from_system) > Some(Wall(world.clock.now().wall.0 + 2 * 3_600 * 1_000));
+        schedule.saw(if far { "asked before it was set" } else { "asked after it was set" });
+        run_until_idle(&jobs).unwrap();
+        world.clock.advance(62 * MINUTE);
+        run_until_idle(&jobs).unwrap();
+        assert_eq!(jobs.state(id).unwrap(), State::Done);
+        world.end(jobs);
+    });
+}

@@ -367,7 +367,7 @@ impl Builder {
             threads: Pool::new(workers),
             tasks: Pool::new(self.tasks),
             gated: AtomicBool::new(false),
-            ending: crate::sync::atomic::AtomicUsize::new(0),
+            ending: AtomicUsize::new(0),
             running: Mutex::default(),
             timer: timer.clone(),
             ended: Condvar::new(),

@@ -22,7 +22,7 @@ use crate::rules::admit::{self, Start};
 use crate::store::{AppRead, Lane};
 use crate::sync::Mutex;
 use crate::sync::atomic::Ordering;
-use crate::sync::thread::JoinHandle;
+use crate::sync::thread::{self, JoinHandle};
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -551,7 +551,7 @@ impl Inner {
         if let Some(bridge) = self.bridge.lock().take() {
             bridge.close();
         }
-        let me = crate::sync::thread::current().id();
+        let me = thread::current().id();
         let hung = report.interrupted > 0 || report.publishing > 0 || self.core.stuck.load(Ordering::Acquire) > 0;
         // The workers end when the writer has; on its own thread (a closure held the last handle) nobody may wait for them.
         let hung = hung || inside_transaction();

@@ -60,6 +60,7 @@ pub(crate) struct Core {
     pub(crate) gated: AtomicBool,
     /// Ends that are on their way to the store: a shutdown waits for them.
     pub(crate) ending: AtomicUsize,
+    /// In the order of their tokens: what becomes of several at once has one order.
     pub(crate) running: Mutex<BTreeMap<Token, Running>>,
     pub(crate) timer: TimerHandle,
     /// Signalled whenever nothing is in flight, and at every end.

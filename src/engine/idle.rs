@@ -9,6 +9,7 @@ use crate::model::attempt::AttemptEnd;
 use crate::model::id::KindId;
 use crate::model::time::Wall;
 use crate::store::{Lane, Op, StoreError, Write};
+use crate::sync::thread;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,7 +165,7 @@ pub(crate) fn aside<T: Send + 'static>(
 ) -> Reply<Result<T, Error>> {
     let (tell, reply) = answer();
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
-    let spawned = crate::sync::thread::Builder::new().name("onceward-aside".into()).spawn(move || tell.send(f()));
+    let spawned = thread::Builder::new().name("onceward-aside".into()).spawn(move || tell.send(f()));
     if let Err(e) = spawned {
         // Nothing was done, and the queue goes on: the caller hears why.
         let (tell, refused) = answer();

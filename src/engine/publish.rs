@@ -12,7 +12,8 @@ use crate::model::outbox::Message;
 use crate::model::time::Mono;
 use crate::rules::outbox::Given;
 use crate::store::SlotNo;
-use crate::sync::channel::{Receiver, Sender};
+use crate::sync::channel::{self, Receiver, Sender};
+use crate::sync::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -88,9 +89,9 @@ impl Caller {
         let to = match &self.thread {
             Some(to) => to.clone(),
             None => {
-                let (to, from) = crate::sync::channel::unbounded();
+                let (to, from) = channel::unbounded();
                 let (relays, nth, deliver) = (self.relays.clone(), self.nth, self.deliver.clone());
-                let thread = crate::sync::thread::Builder::new().name("onceward-publish".into());
+                let thread = thread::Builder::new().name("onceward-publish".into());
                 #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
                 let spawned = thread.spawn(move || serve(&relays, nth, &deliver, &from));
                 // Nobody joins it: a call may hang for ever.

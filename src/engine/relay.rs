@@ -17,6 +17,7 @@ use crate::model::time::{Mono, Now, Wall};
 use crate::planted::on;
 use crate::rules::outbox::{self, Given, Look, Suspects};
 use crate::store::{Lane, StoreError, View};
+use crate::sync::thread;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,9 +30,9 @@ const MOST_HUNG: usize = 8;
 const STORE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Spawns the thread of one topic.
-pub(crate) fn spawn(core: Arc<Core>, nth: usize) -> std::io::Result<crate::sync::thread::JoinHandle<()>> {
+pub(crate) fn spawn(core: Arc<Core>, nth: usize) -> std::io::Result<thread::JoinHandle<()>> {
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
-    crate::sync::thread::Builder::new().name("onceward-outbox".into()).spawn(move || {
+    thread::Builder::new().name("onceward-outbox".into()).spawn(move || {
         if let Some(relay) = core.relays.0.get(nth) {
             let caller = Caller::new(core.relays.clone(), nth, relay.deliver.clone());
             let run = Run {

@@ -15,7 +15,7 @@ use crate::observe::alerts::{AlertRule, Said};
 use crate::observe::book::Book;
 use crate::observe::events;
 use crate::store::{Lane, Op, Store, StoreError, View, Write};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Condvar, Mutex, MutexGuard, thread};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -225,7 +225,7 @@ impl Teller {
     pub(crate) fn stop(&self, left: Duration) {
         let patience = left.clamp(PATIENCE[0], PATIENCE[1]);
         // The thread that tells does not wait for itself, nor does the writer, which a callback may wait for.
-        let waits = crate::sync::thread::current().name() != Some(THREAD) && !inside_transaction();
+        let waits = thread::current().name() != Some(THREAD) && !inside_transaction();
         let watch = Stopwatch::start();
         let mut inner = self.inner.lock();
         inner.stopping = true;
@@ -499,6 +499,6 @@ pub(crate) fn spawn(
     tell: impl Fn(Word, bool) -> Told + Send + 'static,
 ) -> std::io::Result<()> {
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
-    let thread = crate::sync::thread::Builder::new().name(THREAD.into()).spawn(move || teller.run(&shared, &tell));
+    let thread = thread::Builder::new().name(THREAD.into()).spawn(move || teller.run(&shared, &tell));
     thread.map(drop)
 }

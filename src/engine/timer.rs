@@ -18,6 +18,7 @@ use crate::model::time::{Mono, Now, Wall};
 use crate::store::{Lane, StoreError};
 use crate::sync::atomic::Ordering;
 use crate::sync::channel::{Receiver, RecvTimeoutError};
+use crate::sync::thread;
 use crate::wheel::Wheel;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -84,7 +85,7 @@ pub(crate) fn spawn(
     from: Receiver<Told>,
     jobs: Receiver<Claimed>,
     abort: super::worker::Abort,
-) -> std::io::Result<crate::sync::thread::JoinHandle<()>> {
+) -> std::io::Result<thread::JoinHandle<()>> {
     let now = core.shared.now();
     let timer = Timer {
         wheel: Wheel::new(now.mono.0),
@@ -104,7 +105,7 @@ pub(crate) fn spawn(
         abort,
     };
     #[expect(clippy::disallowed_methods, reason = "the engine owns the threads")]
-    crate::sync::thread::Builder::new().name("onceward-timer".into()).spawn(move || timer.run())
+    thread::Builder::new().name("onceward-timer".into()).spawn(move || timer.run())
 }
 
 impl Timer {
@@ -205,7 +206,8 @@ impl Timer {
         true
     }
 
-    /// What is no step of the calendar yet, in ms. A clock that is moved by hand is read exactly: a step of it that was let pass would leave a job due and never started.
+    /// What is no step of the calendar yet, in ms. A clock that is moved by hand is read exactly: a step of it that was let pass would
+    /// leave a job due and never started.
     fn noise(&self) -> i64 {
         if self.core.shared.clock.is_manual() { 0 } else { JUMP_MS }
     }

@@ -6,7 +6,7 @@ use crate::model::job::{Delay, JobState};
 use crate::model::time::{Mono, Now, Wall};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use crate::sync::channel::{Receiver, Sender};
+use crate::sync::channel::{self, Receiver, Sender};
 use std::sync::Arc;
 
 /// Between two tries to make a due job ready.
@@ -48,7 +48,7 @@ pub(crate) struct TimerHandle {
 
 impl TimerHandle {
     pub(crate) fn new() -> (Self, Receiver<Told>) {
-        let (to, from) = crate::sync::channel::unbounded();
+        let (to, from) = channel::unbounded();
         (
             Self {
                 to,
@@ -98,7 +98,7 @@ impl TimerHandle {
     /// Looks at the clocks now; returns when everything that became due was handed on.
     #[cfg(feature = "testkit")]
     pub(crate) fn tick_and_wait(&self, at_most: std::time::Duration) {
-        let (done, told) = crate::sync::channel::bounded(1);
+        let (done, told) = channel::bounded(1);
         self.tick(Some(done));
         let _ = told.recv_timeout(at_most);
     }

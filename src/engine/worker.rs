@@ -10,7 +10,7 @@ use crate::model::attempt::{AttemptEnd, PANICKED};
 use crate::store::SlotNo;
 use crate::sync::RwLockReadGuard;
 use crate::sync::atomic::Ordering;
-use crate::sync::channel::{Receiver, Sender};
+use crate::sync::channel::{Receiver, Sender, bounded};
 use crate::sync::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) type Abort = Box<dyn Fn(crate::model::id::Token) + Send>;
 
 /// The way to the workers. It holds more than may ever be in flight, so that the writer's thread never waits for a worker.
 pub(crate) fn channel(workers: usize) -> (Sender<Claimed>, Receiver<Claimed>) {
-    crate::sync::channel::bounded(workers + MAX_AHEAD + 1_024)
+    bounded(workers + MAX_AHEAD + 1_024)
 }
 
 /// At most this many claims on their way to handlers, beside those that handlers have.

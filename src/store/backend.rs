@@ -126,20 +126,20 @@ impl Backing {
     }
     fn changed(&self, step: Step<'_>) -> io::Result<()> {
         match &*self.state.read() {
-            State::Admitted(base) => return self.do_it(base, &step),
+            State::Admitted(base) => return self.apply(base, &step),
             State::Gone => return Err(gone()),
             State::Examined(..) => {}
         }
         match &mut *self.state.write() {
             State::Examined(base, kept) => kept.change(base, step),
-            State::Admitted(base) => self.do_it(base, &step),
+            State::Admitted(base) => self.apply(base, &step),
             State::Gone => Err(gone()),
         }
     }
     /// Looks at the file before the first change of a commit, which may make it as long again as it was, and after each sync, before
     /// anybody hears of the commit.
-    fn do_it(&self, base: &Base, step: &Step<'_>) -> io::Result<()> {
-        if !matches!(step, Step::Sync) && base.begins() {
+    fn apply(&self, base: &Base, step: &Step<'_>) -> io::Result<()> {
+        if !matches!(step, Step::Sync) && self.met.unsynced.lock().is_empty() {
             self.look(base)?;
         }
         match step {
@@ -147,9 +147,7 @@ impl Backing {
             Step::SetLen(len) => base.set_len(*len),
             Step::Sync => {
                 self.sync(base)?;
-                self.look(base)?;
-                base.rests();
-                Ok(())
+                self.look(base)
             }
         }
     }

@@ -58,7 +58,7 @@ pub use write::{FAILED, Write};
 
 use crate::model::room::Room;
 use crate::sync::Mutex;
-use crate::sync::thread::JoinHandle;
+use crate::sync::thread::{self, JoinHandle};
 use reserve::Reserve;
 use shared::Shared;
 use std::any::Any;
@@ -165,7 +165,7 @@ impl Inner {
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             // The last handle may be dropped by a request that settles: the writer cannot wait for itself.
-            let current = crate::sync::thread::current().id();
+            let current = thread::current().id();
             let own = thread.thread().id() == current || self.shared.answers_on(current);
             if !own && thread.join().is_err() {
                 return Err(StoreError::Bug("the writer's thread panicked".to_owned()));

@@ -8,8 +8,8 @@ use super::op::{Lane, Op, RoundHook, StoreEvent, quietly};
 use super::run_file::RunFile;
 use crate::model::room::Room;
 use crate::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use crate::sync::thread::ThreadId;
-use crate::sync::{Condvar, Mutex, RwLock};
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock};
 use redb::{Database, ReadTransaction, ReadableDatabase};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -243,7 +243,7 @@ impl Shared {
         self.health.lock().kicks += 1;
         self.better.notify_all();
     }
-    fn wake(&self, inbox: crate::sync::MutexGuard<'_, Inbox>) {
+    fn wake(&self, inbox: MutexGuard<'_, Inbox>) {
         let sleeps = inbox.writer_sleeps;
         drop(inbox);
         if sleeps {
@@ -390,7 +390,7 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         // Lost in a panic of the writer, perhaps after its commit: nobody knows, and its caller must hear exactly that.
         if let Some(op) = self.op.take()
-            && crate::sync::thread::panicking()
+            && thread::panicking()
         {
             quietly(|| op.settle(Err(StoreError::Unknown)));
         }

@@ -530,6 +530,8 @@ fn no_world_breaks_a_promise() {
     if seeds >= 100 {
         let idle: Vec<_> = counts.looked_at.iter().filter(|(name, n)| **n == 0 && **name != "I19").collect();
         assert!(idle.is_empty(), "nothing to look at for {idle:?}");
+        let seen = ["handler ended: unknown", "handler ended: interrupted"].into_iter().all(|how| faults.contains(how));
+        assert!(seen, "what stops a handler was not told apart: {faults:?}");
         assert!(states.len() >= 10 && ways >= 30, "{states:?}, {ways} ways: too little was tried");
     }
 }

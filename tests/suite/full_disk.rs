@@ -1,7 +1,7 @@
 //! The disk fills up while jobs are inside their effects: what they did is recorded, nothing new begins, people are told, and when
 //! there is room again everything goes on by itself, once.
 
-use super::ground::{Ground, MINUTE, PATIENCE, SECOND, Signs, is, kind, request};
+use super::ground::{Ground, MINUTE, PATIENCE, SECOND, Signs, is, kind, order, request};
 use onceward::prelude::*;
 use onceward::testkit::run_until_told;
 use onceward::{AlertRule, Error, JobId, Jobs, Scope, State, StoreError};
@@ -10,26 +10,7 @@ use std::sync::{Arc, Mutex};
 
 kind!(Big = "big");
 
-#[derive(Serialize, Deserialize)]
-struct Order {
-    id: u64,
-}
-
-impl Job for Order {
-    const KIND: &'static str = "order";
-    fn key(&self) -> JobKey {
-        format!("ord_{}", self.id).into()
-    }
-    fn title(&self) -> String {
-        format!("Order {}", self.id)
-    }
-    fn effects() -> Vec<EffectCard> {
-        vec![Charge::card(), Mail::card()]
-    }
-    fn policy() -> Policy {
-        Policy::default().success("it is paid and told once").review("nobody knows whether it was paid")
-    }
-}
+order!([Charge, Mail] Policy::default().success("it is paid and told once").review("nobody knows whether it was paid"));
 
 request!(Charge "charge" Risk::Charge, Recovery::ask());
 request!(Mail "mail" Risk::Email, Recovery::ask());

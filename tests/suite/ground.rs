@@ -76,6 +76,42 @@ macro_rules! request {
 }
 pub(crate) use request;
 
+/// A request whose result is what a person reads off the provider's page.
+macro_rules! looked_up {
+    ($($request:tt)*) => {
+        $crate::ground::request!($($request)*, fn from_reference(&self, reference: &str) -> Option<String> {
+            Some(reference.to_owned())
+        });
+    };
+}
+pub(crate) use looked_up;
+
+/// Declares the order that makes such requests: `order!([Charge, Mail] Policy::default().success("..").review(".."))`.
+macro_rules! order {
+    ([$($request:ident),+] $policy:expr) => {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        struct Order {
+            id: u64,
+        }
+        impl onceward::Job for Order {
+            const KIND: &'static str = "order";
+            fn key(&self) -> onceward::JobKey {
+                format!("ord_{}", self.id).into()
+            }
+            fn title(&self) -> String {
+                format!("Order {}", self.id)
+            }
+            fn effects() -> Vec<onceward::EffectCard> {
+                vec![$(<$request as onceward::Effect>::card()),+]
+            }
+            fn policy() -> onceward::Policy {
+                $policy
+            }
+        }
+    };
+}
+pub(crate) use order;
+
 /// Disk, clock and machine: what survives a process.
 pub(crate) struct Ground {
     pub(crate) disk: SimDisk,

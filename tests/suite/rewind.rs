@@ -1,14 +1,13 @@
 //! A backup is put back: the file of any moment of an afternoon of work, beside the sidecar of its evening and providers that know
 //! what was done. Everything is asked for again, and nothing happens again.
 
-use super::ground::{DAY, HOUR, MINUTE, request};
+use super::ground::{DAY, HOUR, MINUTE, looked_up, order};
 use onceward::clock::ManualClock;
 use onceward::model::time::Wall;
 use onceward::prelude::*;
 use onceward::store::disk::crash_points;
 use onceward::testkit::{self, DiskFactory, SimDisk};
 use onceward::{Builder, DeadLetter, Decision, Error, IdempotencyKey, JobId, Jobs, Question, Scope, State};
-use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,41 +17,16 @@ const ORDERS: u64 = 5;
 const EVERY: usize = 5;
 const START: u64 = 1_767_225_600_000;
 
-/// One whose result is what a person reads off the provider's page.
-macro_rules! looked_up {
-    ($($request:tt)*) => {
-        request!($($request)*, fn from_reference(&self, reference: &str) -> Option<String> {
-            Some(reference.to_owned())
-        });
-    };
-}
-
 looked_up!(Charge "charge" Risk::Charge, Recovery::same_key(2 * HOUR).or_probe(MINUTE));
 looked_up!(Book "book" Risk::Order, Recovery::same_key(2 * HOUR));
 looked_up!(Mail "mail" Risk::Email, Recovery::probe(MINUTE));
 looked_up!(Print "print" Risk::Routine, Recovery::ask());
 
-#[derive(Serialize, Deserialize)]
-struct Order {
-    id: u64,
-}
-
-impl Job for Order {
-    const KIND: &'static str = "order";
-    fn key(&self) -> JobKey {
-        format!("ord_{}", self.id).into()
-    }
-    fn title(&self) -> String {
-        format!("Order {}", self.id)
-    }
-    fn effects() -> Vec<EffectCard> {
-        vec![Charge::card(), Book::card(), Mail::card(), Print::card()]
-    }
-    fn policy() -> Policy {
-        let every = onceward::Backoff::steps([Duration::from_secs(90)]);
-        Policy::default().retries(9).backoff(every).success("it is paid for once").review("nobody knows what was done")
-    }
-}
+order!([Charge, Book, Mail, Print] Policy::default()
+    .retries(9)
+    .backoff(onceward::Backoff::steps([Duration::from_secs(90)]))
+    .success("it is paid for once")
+    .review("nobody knows what was done"));
 
 /// What a provider does with a call.
 #[derive(Clone, Copy, PartialEq, Eq)]

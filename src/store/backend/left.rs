@@ -25,8 +25,6 @@ struct Left {
     head: Vec<u8>,
     /// Sums of the blocks that were read or written; 0 where that is not known.
     sums: Vec<u32>,
-    /// Nothing was changed since the last sync.
-    rests: bool,
 }
 
 impl Base {
@@ -34,7 +32,7 @@ impl Base {
         let len = disk.len()?;
         let mut head = vec![0; usize::try_from(len).unwrap_or(HEAD).min(HEAD)];
         disk.read(0, &mut head)?;
-        Ok(Self { disk, left: Mutex::new(Left { len, head, sums: Vec::new(), rests: true }) })
+        Ok(Self { disk, left: Mutex::new(Left { len, head, sums: Vec::new() }) })
     }
     /// What was read or written before is the same now. A page that is read is not written meanwhile: redb writes copies.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
@@ -60,15 +58,16 @@ impl Base {
         Ok(())
     }
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        let mut left = self.left.lock();
-        let touched = offset / BLOCK as u64..(offset + data.len() as u64).div_ceil(BLOCK as u64);
-        touched.for_each(|block| left.set(block, 0));
-        let mut head = std::mem::take(&mut left.head);
         let begins = offset < HEAD as u64;
-        if !begins {
-            left.head = std::mem::take(&mut head);
-        }
+        let mut head = {
+            let mut left = self.left.lock();
+            let touched = offset / BLOCK as u64..(offset + data.len() as u64).div_ceil(BLOCK as u64);
+            touched.for_each(|block| left.set(block, 0));
+            if begins { std::mem::take(&mut left.head) } else { Vec::new() }
+        };
+        // Readers of other places need not wait for the disk.
         self.disk.write(offset, data)?;
+        let mut left = self.left.lock();
         for block in whole(offset, data.len()) {
             let inside = usize::try_from(block * BLOCK as u64 - offset).unwrap_or_default();
             left.set(block, sum(&data[inside..inside + BLOCK]));
@@ -96,13 +95,6 @@ impl Base {
             let mut left = self.left.lock();
             (left.len, left.head, left.sums) = (0, Vec::new(), Vec::new());
         })
-    }
-    /// Whether a commit begins now: this is its first change since the last sync.
-    pub(super) fn begins(&self) -> bool {
-        std::mem::replace(&mut self.left.lock().rests, false)
-    }
-    pub(super) fn rests(&self) {
-        self.left.lock().rests = true;
     }
     /// What somebody else did to it, as far as its length and its header say.
     pub(super) fn differs(&self) -> io::Result<Option<String>> {

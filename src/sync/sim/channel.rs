@@ -65,22 +65,14 @@ impl<T> Receiver<T> {
     }
     #[track_caller]
     pub(crate) fn recv(&self) -> Result<T, RecvError> {
-        let mut line = self.0.line.lock();
-        loop {
-            if let Some(taken) = line.waiting.pop_front() {
-                drop(line);
-                self.0.changed.notify_all();
-                return Ok(taken);
-            }
-            if line.senders == 0 {
-                return Err(RecvError);
-            }
-            self.0.changed.wait(&mut line);
-        }
+        self.recv_until(None).map_err(|_| RecvError)
     }
     #[track_caller]
     pub(crate) fn recv_timeout(&self, at_most: Duration) -> Result<T, RecvTimeoutError> {
-        let end = since_start().saturating_add(at_most);
+        self.recv_until(Some(since_start().saturating_add(at_most)))
+    }
+    #[track_caller]
+    fn recv_until(&self, end: Option<Duration>) -> Result<T, RecvTimeoutError> {
         let mut line = self.0.line.lock();
         loop {
             if let Some(taken) = line.waiting.pop_front() {
@@ -91,11 +83,11 @@ impl<T> Receiver<T> {
             if line.senders == 0 {
                 return Err(RecvTimeoutError::Disconnected);
             }
-            let left = end.saturating_sub(since_start());
-            if left.is_zero() {
-                return Err(RecvTimeoutError::Timeout);
+            match end.map(|end| end.saturating_sub(since_start())) {
+                None => self.0.changed.wait(&mut line),
+                Some(left) if left.is_zero() => return Err(RecvTimeoutError::Timeout),
+                Some(left) => drop(self.0.changed.wait_for(&mut line, left)),
             }
-            self.0.changed.wait_for(&mut line, left);
         }
     }
     pub(crate) fn is_empty(&self) -> bool {

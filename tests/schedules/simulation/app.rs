@@ -149,8 +149,8 @@ pub(super) fn register(builder: Builder, shop: &Shop, life: &Life) -> Builder {
     macro_rules! probed {
         ($($effect:ident)*) => {$(
             let (shop_of, life_of) = (shop.clone(), life.clone());
-            builder = builder.probe(move |e: &$effect, key| {
-                shop_of.find(&life_of, JobId::from_number(e.job), $effect::NAME, key.as_str())
+            builder = builder.probe(move |e: &$effect, _| {
+                shop_of.find(&life_of, JobId::from_number(e.job), $effect::NAME)
             });
         )*};
     }

@@ -8,7 +8,7 @@ use crate::oracle::Posted;
 use onceward::model::job::JobState;
 use onceward::store::{Place, Store, StoreOptions, View};
 use onceward::{JobId, Jobs, State, Wall};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Looks at everything, stops the queue, and reads its file.
@@ -34,7 +34,7 @@ pub(super) fn of(world: &World) -> (History, Vec<FinalJob>) {
     jobs.extend(pruned);
     let history = History {
         kinds: app::rules(),
-        liars: std::collections::BTreeSet::new(),
+        liars: BTreeSet::new(),
         workers: WORKERS,
         calm: true,
         events: world.recorder.events(),
@@ -71,22 +71,20 @@ pub(super) fn open_ends(world: &World) -> String {
 
 /// Jobs of which only the intent is remembered.
 fn pruned(world: &World, there: &BTreeMap<JobId, State>) -> Vec<FinalJob> {
-    let mut asked: Vec<(String, u64)> = Vec::new();
+    let mut asked: BTreeSet<String> = BTreeSet::new();
     for event in world.recorder.events() {
         match event.what {
-            What::Asking { name: ("plain", key), payload, .. } => asked.push((key, payload)),
-            What::Transacting { jobs, .. } => asked.extend(jobs.into_iter().map(|((_, key), payload)| (key, payload))),
+            What::Asking { name: ("plain", key), .. } => drop(asked.insert(key)),
+            What::Transacting { jobs, .. } => asked.extend(jobs.into_iter().map(|((_, key), _)| key)),
             _ => {}
         }
     }
-    asked.sort();
-    asked.dedup_by(|a, b| a.0 == b.0);
-    let of = |(key, payload): (String, u64)| {
+    let of = |key: String| {
         let id = world.jobs.find::<Plain>(&key.as_str().into()).unwrap()?;
         (!there.contains_key(&id)).then(|| FinalJob {
             id,
             name: ("plain", key),
-            payload,
+            payload: 0,
             undoes: None,
             state: State::Remembered,
             due: None,

@@ -5,7 +5,7 @@ use crate::history::{Came, Recorder, Said, Told, What};
 use onceward::model::time::Now;
 use onceward::testkit::{Clock, ManualClock};
 use onceward::{Cx, Fail, Job, JobId, Jobs, Message, Outcome};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -103,7 +103,6 @@ struct Done {
     last: BTreeMap<(JobId, String), Came>,
     /// Calls inside.
     inside: BTreeMap<(JobId, String), u32>,
-    delivered: BTreeSet<String>,
 }
 
 /// What a provider does with a call.
@@ -199,7 +198,7 @@ impl Shop {
         self.0.freed.notify_all();
     }
     /// Asks a provider, as a probe does.
-    pub(super) fn find(&self, life: &Life, job: JobId, effect: &str, _key: &str) -> Outcome<Option<String>> {
+    pub(super) fn find(&self, life: &Life, job: JobId, effect: &str) -> Outcome<Option<String>> {
         let probe = life.number();
         if !life.say(What::Probing { probe, job, effect: effect.to_owned() }) {
             return Err(Fail::new("nobody is there any more"));
@@ -244,7 +243,6 @@ impl Shop {
         if !life.say(What::Delivered { topic: super::app::TOPIC, id: m.id.clone(), message }) {
             return Err(Fail::new("nobody is there any more"));
         }
-        self.done().delivered.insert(m.id.clone());
         // The acknowledgement may be lost.
         if life.draw(8) == 0 { Err(Fail::new("the broker's answer got lost")) } else { Ok(()) }
     }

@@ -101,7 +101,8 @@ fn an_import_cycle_is_refused_with_every_step() {
 /// A crate outside its owner, under its own name, through an alias, or by its function alone.
 #[test]
 fn an_outside_crate_is_refused_away_from_its_owner() {
-    let cases: [(&str, &str, &str); 19] = [
+    let cases: [(&str, &str, &str); 20] = [
+        ("engine/worker.rs", "use shuttle::thread;", "belongs to sync/"),
         ("handler/cx.rs", "use redb::Database;", "belongs to store/"),
         ("jobs.rs", "use redb::Database;", "belongs to store/"),
         ("handler/tx.rs", "fn f(_: redb::WriteTransaction) {}", "belongs to store/"),
@@ -126,6 +127,26 @@ fn an_outside_crate_is_refused_away_from_its_owner() {
         refused(&[(file, text)], &[&format!("src/{file}:"), why]);
     }
     println!("layers: {} crates away from home refused", cases.len());
+}
+
+/// What `sync` hands on belongs to whom it belonged before: its names open no back door.
+#[test]
+fn what_sync_hands_on_keeps_its_owners() {
+    let sync = ("sync.rs", include_str!("../../../src/sync.rs"));
+    for (file, text, why) in [
+        ("handler/cx.rs", "fn f() { crate::sync::channel::unbounded::<u8>(); }", "belongs to engine/, store/"),
+        ("jobs.rs", "use crate::sync::thread;\nfn f() { thread::Builder::new(); }", "belongs to engine/"),
+        ("rules/retry.rs", "use crate::sync::Mutex;", "sync"),
+    ] {
+        refused(&[(file, text), sync], &[&format!("src/{file}:"), why]);
+    }
+    passes(&[
+        (
+            "engine/mod.rs",
+            "use crate::sync::{channel, thread};\nfn f() { thread::Builder::new(); channel::unbounded::<u8>(); }",
+        ),
+        sync,
+    ]);
 }
 
 /// Rules and values compute; the outside world is handed to them.

@@ -2,12 +2,11 @@
 //! for every answer, and the look at everything that was acknowledged: each answer is the truth or an error.
 
 use crate::crash_world::Gate;
-use crate::ground::{DAY, MINUTE, PATIENCE, SECOND, request};
+use crate::ground::{DAY, MINUTE, PATIENCE, SECOND, looked_up, order};
 use onceward::clock::ManualClock;
 use onceward::prelude::*;
 use onceward::{Builder, Decision, EffectState, Error, IdempotencyKey, JobId, Jobs, Question, State, StoreError};
 use redb::TableDefinition;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
@@ -15,38 +14,12 @@ use std::time::Duration;
 
 const ROWS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("rows");
 
-macro_rules! looked_up {
-    ($($request:tt)*) => {
-        request!($($request)*, fn from_reference(&self, reference: &str) -> Option<String> {
-            Some(reference.to_owned())
-        });
-    };
-}
 looked_up!(Charge "charge" Risk::Charge, Recovery::same_key(DAY));
 looked_up!(Reserve "reserve" Risk::Routine, Recovery::probe(MINUTE));
 looked_up!(Wire "wire" Risk::Routine, Recovery::ask());
 pub(super) const EFFECTS: [&str; 3] = ["charge", "reserve", "wire"];
 
-#[derive(Serialize, Deserialize)]
-struct Order {
-    id: u64,
-}
-
-impl Job for Order {
-    const KIND: &'static str = "order";
-    fn key(&self) -> JobKey {
-        format!("ord_{}", self.id).into()
-    }
-    fn title(&self) -> String {
-        format!("Order {}", self.id)
-    }
-    fn effects() -> Vec<EffectCard> {
-        vec![Charge::card(), Reserve::card(), Wire::card()]
-    }
-    fn policy() -> Policy {
-        Policy::default().retries(9).success("it is done once").review("nobody knows what was done")
-    }
-}
+order!([Charge, Reserve, Wire] Policy::default().retries(9).success("it is done once").review("nobody knows what was done"));
 
 /// What the providers know, whatever becomes of the file: effect, order, key, of what really happened.
 #[derive(Default)]

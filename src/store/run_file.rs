@@ -7,7 +7,7 @@ use super::private::only_owner;
 use crate::model::id::{JobId, Token};
 use parking_lot::{Mutex, RwLock};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,8 @@ const MAGIC: [u8; 8] = *b"onceward";
 const VERSION: u32 = 1;
 /// The header and every slot.
 const SIZE: usize = 64;
+/// No machine says this of its boot, also not one that cannot tell: a claim that ended in it was interrupted.
+const NO_BOOT: [u8; 16] = [0xff; 16];
 
 /// The place of one running handler in the sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,13 +132,28 @@ impl RunFile {
 
     /// The last write. Whoever still runs then must not touch slots that may be another process's a moment later: an emptied
     /// slot would make a killer look as if it had never started. `well`: every claim was given back, so that no slot says anything.
+    /// Otherwise the store ended under its handlers, and whatever ends the process now is none of their doing.
     pub(super) fn close(&self, well: bool) {
         let mut ours = self.ours.write();
-        if well && *ours {
-            let used = self.slots.lock().used;
-            (0..used).for_each(|n| self.write_slot(n, &[0; SIZE]));
+        if *ours {
+            let slots = self.slots.lock();
+            if well {
+                (0..slots.used).for_each(|n| self.write_slot(n, &[0; SIZE]));
+            } else {
+                self.blame_nobody(&slots.found);
+            }
         }
         *ours = false;
+    }
+    /// What these slots say of an earlier process stays as it is.
+    fn blame_nobody(&self, found: &[u32]) {
+        // What cannot be read says nothing anyway.
+        let bytes = self.medium.read_all().unwrap_or_default();
+        for (n, slot) in (0u32..).zip(bytes.get(SIZE..).unwrap_or_default().as_chunks().0) {
+            if let Some(slot) = Slot::from_bytes(slot).filter(|_| !found.contains(&n)) {
+                self.write_slot(n, &Slot { boot: NO_BOOT, ..slot }.to_bytes());
+            }
+        }
     }
 
     /// Forgets all of it: it belongs to another file, or cannot be read.
@@ -239,8 +256,9 @@ impl Medium {
     fn read_all(&self) -> io::Result<Vec<u8>> {
         match self {
             Self::File(file) => {
-                let mut bytes = Vec::new();
-                (&*file).read_to_end(&mut bytes)?;
+                let (mut file, mut bytes) = (file, Vec::new());
+                file.rewind()?;
+                file.read_to_end(&mut bytes)?;
                 Ok(bytes)
             }
             Self::Memory(bytes) => Ok(bytes.lock().unwrap_or_else(PoisonError::into_inner).clone()),
@@ -346,6 +364,34 @@ mod tests {
         run.forget_found();
         assert_eq!(RunFile::open(Medium::Memory(bytes)).unwrap().2, []);
         assert_eq!(run.failures(), 0);
+    }
+
+    /// A store ends under two handlers, in a file and in memory: their slots name no boot any more, so that nobody is blamed for what ends
+    /// the process then. What an earlier process left stays as it is, and so does everything after the end.
+    #[test]
+    fn a_store_that_ends_under_its_handlers_blames_none_of_them() {
+        let path = std::env::temp_dir().join(format!("onceward-blames-none-{}.run", std::process::id()));
+        let file = || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        std::fs::write(&path, fresh(HEADER)).unwrap();
+        for in_file in [true, false] {
+            let (memory, bytes) = memory(fresh(HEADER));
+            let medium = || if in_file { Medium::File(file()) } else { Medium::Memory(bytes.clone()) };
+            drop(memory);
+            let (run, ..) = RunFile::open(medium()).unwrap();
+            run.fill(JobId(1), Token(1), [1; 16], 5);
+            drop(run);
+            let (run, _, found) = RunFile::open(medium()).unwrap();
+            let left = Slot { job: JobId(1), token: Token(1), boot: [1; 16], nonce: 5 };
+            assert_eq!(found, [left]);
+            let slot = run.fill(JobId(2), Token(2), [1; 16], 6);
+            run.fill(JobId(3), Token(3), [1; 16], 6);
+            run.close(false);
+            run.clear(slot);
+            let (_, _, found) = RunFile::open(medium()).unwrap();
+            let mine = |n| Slot { job: JobId(n), token: Token(n), boot: NO_BOOT, nonce: 6 };
+            assert_eq!(found, [left, mine(2), mine(3)]);
+        }
+        std::fs::remove_file(path).unwrap();
     }
 
     /// The sidecar is garbage, empty or torn in the middle of a slot: it says nothing, and nobody trips over it.

@@ -3,10 +3,11 @@
 
 use super::ground::{DAY, Ground, HOUR, MINUTE, PATIENCE, SECOND, Signs, is, kind};
 use super::running::until;
-use onceward::testkit::{SimDisk, run_until_idle};
+use onceward::testkit::{Fails, Fault, On, SimDisk, run_until_idle};
 use onceward::{Backoff, Decision, Entry, Fail, JobId, Jobs, OnInterrupt, Policy, Scope, State, Why};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 // Runs until the test says otherwise: `n` 0 waits at its door, everything else returns.
 kind!(Work = "work");
@@ -118,6 +119,36 @@ fn claims_that_never_began_are_given_back() {
         seen += 1;
     }
     println!("never began: {seen} claims");
+}
+
+/// The disk fails for good under a handler, the queue stops by that, its process ends and another one starts; three times. No handler
+/// killed anything: nothing counts against the job, nobody is asked, and in the end it is done.
+#[test]
+fn a_queue_that_stops_blames_no_handler() {
+    let mut lab = Lab::new(1);
+    let jobs = lab.start();
+    let id = lab.work(&jobs, "a", 0);
+    let mut jobs = Some(jobs);
+    for _ in 0..3 {
+        lab.begun(&["a"]);
+        let fails = Fails::Eio;
+        lab.ground.disk.fail(Fault { on: On::AnyChange, after: 0, times: u64::MAX, fails });
+        let stopped = jobs.take().unwrap().shutdown(Duration::ZERO);
+        assert!(stopped.is_err(), "{stopped:?}");
+        // What it leaves behind, with its sidecar, and a process of the same boot that goes on with it.
+        let left = lab.ground.disk.fork();
+        lab.ground.signs.end();
+        left.heal();
+        lab.ground.disk = left;
+        lab.ground.signs = Signs::default();
+        lab.ground.nonce += 1;
+        jobs = Some(lab.start());
+    }
+    let jobs = jobs.unwrap();
+    assert_eq!((strikes(&jobs, id), jobs.dead_letters().unwrap().len()), (0, 0), "{:?}", jobs.history(id));
+    let recount = lab.finish(jobs);
+    let r = recount.job("a");
+    assert_eq!((r.attempts, r.given_back.interrupted, r.strikes, r.suspect), (1, 3, 0, false));
 }
 
 /// The same slot, found by another process of the same boot, by another boot, by the same process: only the first makes a
